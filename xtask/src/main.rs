@@ -1,9 +1,10 @@
-//! The project's own chores: `cargo xtask demo`, `test`, `bench`, `conformance`, `soak`.
+//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `soak`.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod conformance;
 mod demo;
+mod dist;
 mod setup;
 mod skips;
 mod soak;
@@ -27,6 +28,8 @@ enum Chore {
     Demo(demo::Options),
     /// Install what the tests need and run all of them
     Test(test::Options),
+    /// Make the packages: tarball, .deb, wheel, SBOM and sums, in target/dist
+    Dist(dist::Options),
     /// Compare with the kernel's swap on the same total memory and put the table in docs/BENCHMARKS.md
     Bench(bench::Options),
     /// Run the kernel's self-tests and LTP by themselves and under ebb, and compare
@@ -38,6 +41,7 @@ enum Chore {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().chore {
         Chore::Demo(options) => demo::demo(&options),
+        Chore::Dist(options) => dist::dist(&options),
         Chore::Test(options) => test::test(&options),
         Chore::Bench(options) => bench::bench(&options),
         Chore::Conformance(options) => conformance::conformance(&options),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 21] = [
+const PACKAGES: [(&str, &str); 23] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -31,6 +31,8 @@ const PACKAGES: [(&str, &str); 21] = [
     ("strace", "strace"),
     ("gdb", "gdb"),
     ("bwrap", "bubblewrap"),
+    ("debootstrap", "debootstrap"),
+    ("tmux", "tmux"),
 ];
 
 /// How much to set up.
@@ -68,7 +70,7 @@ pub fn install(extent: Extent) {
     {
         eprintln!("xtask: {error:#}; what needs redis-server will be skipped");
     }
-    if tools::python_with("numpy, pytest, hypothesis").is_none()
+    if tools::python_with("numpy, pytest, hypothesis, hatchling, ipykernel").is_none()
         && let Err(error) = python_packages()
     {
         eprintln!("xtask: {error:#}; what needs NumPy will be skipped");
@@ -169,12 +171,25 @@ fn link_redis() -> Result<()> {
     Ok(())
 }
 
+/// Python with the builder of wheels.
+///
+/// # Errors
+/// It cannot be installed.
+pub fn python_for_wheels() -> Result<PathBuf> {
+    let with = || tools::python_with("hatchling");
+    if let Some(python) = with() {
+        return Ok(python);
+    }
+    python_packages()?;
+    with().context("hatchling is not installed")
+}
+
 fn python_packages() -> Result<()> {
     let venv = tools::project().join(".venv");
     let python = tools::in_path("python3").context("python3 is not installed")?;
     let make = || run(Command::new(&python).args(["-m", "venv"]).arg(&venv));
     eprintln!(
-        "xtask: NumPy, what its tests need, and py-spy into {}",
+        "xtask: NumPy, what its tests need, py-spy, a Jupyter kernel and hatchling into {}",
         venv.display()
     );
     if make().is_err() {
@@ -183,7 +198,15 @@ fn python_packages() -> Result<()> {
         make()?;
     }
     let install = ["-m", "pip", "install", "--quiet"];
-    let packages = ["numpy", "pytest", "hypothesis", "py-spy"];
+    let packages = [
+        "numpy",
+        "pytest",
+        "hypothesis",
+        "py-spy",
+        "hatchling",
+        "ipykernel",
+        "jupyter_client",
+    ];
     run(Command::new(venv.join("bin/python3"))
         .args(install)
         .args(packages))?;
@@ -197,12 +220,46 @@ fn python_tests() -> Result<()> {
     apt(&[run(Command::new(python).args(["-c", name]))?.trim()])
 }
 
-/// Builds `ebb` and its library for release; returns the command's path.
+/// Names the library whose copy goes into `ebb` (crates/ebb/build.rs).
+pub const EMBED: &str = "EBB_EMBED";
+
+/// The library as released, without what debuggers read.
+pub fn library() -> PathBuf {
+    tools::project().join("target/release/stripped/libebb_preload.so")
+}
+
+/// Strips the library. A file that stays as it was is left alone: `ebb` is built anew for another one.
+fn strip_library() -> Result<()> {
+    let to = library();
+    let fresh = to.with_extension("fresh");
+    std::fs::create_dir_all(to.parent().context("a directory")?)?;
+    let from = tools::project().join("target/release/libebb_preload.so");
+    run(Command::new("strip").arg("-o").arg(&fresh).arg(from))?;
+    let changed = std::fs::read(&to).ok() != Some(std::fs::read(&fresh)?);
+    if changed {
+        std::fs::rename(fresh, to)?;
+    } else {
+        std::fs::remove_file(fresh)?;
+    }
+    Ok(())
+}
+
+/// Builds `ebb` and its library for release, with a copy of the library inside; returns the command's path.
 ///
 /// # Errors
 /// The build failed.
 pub fn build_release() -> Result<PathBuf> {
-    cargo(&["build", "--release", "-p", "ebb", "-p", "ebb-preload"])?;
+    cargo(&["build", "--release", "-p", "ebb-preload"])?;
+    strip_library()?;
+    let status = Command::new("cargo")
+        .args(["build", "--release", "-p", "ebb"])
+        .env(EMBED, library())
+        .current_dir(tools::project())
+        .stdin(Stdio::null())
+        .status()?;
+    if !status.success() {
+        bail!("cargo build -p ebb failed");
+    }
     Ok(tools::project().join("target/release/ebb"))
 }
 
@@ -223,7 +280,10 @@ pub fn cargo(args: &[&str]) -> Result<()> {
 }
 
 /// Runs a command and returns its output.
-fn run(command: &mut Command) -> Result<String> {
+///
+/// # Errors
+/// It cannot be started, or failed; with the last line that it said.
+pub fn run(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
         .output()

@@ -191,6 +191,10 @@ fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_TARGET_DIR", tools::project().join("target/loom"));
     }
+    if group.args.contains(&"ebb-preload") && group.args.contains(&"--release") {
+        // As `build_release` has built it.
+        command.env(setup::EMBED, setup::library());
+    }
     // Behind the system's own: redis-server may be there alone (`setup`).
     let mut path = tools::path();
     path.push(":");

@@ -18,7 +18,20 @@ Examples:
   ebb doctor                                   does it work on this machine?
 
 Exit status of `ebb run`: that of COMMAND; 125 if ebb failed, 126 if COMMAND cannot be
-executed, 127 if it was not found, 128+N if signal N ended it.";
+executed, 127 if it was not found, 128+N if signal N ended it.
+
+Defaults of --memory, --swap and --pool: the variables EBB_MEMORY, EBB_SWAP (SPECs with \";\"
+between them) and EBB_POOL, then ~/.config/ebb.toml:
+  memory = \"2G\"
+  swap = [\"/mnt/nvme:20G\", \"/data:100G\"]
+  pool = \"lz4+zstd\"";
+
+const COMPLETIONS: &str = "\
+Where shells look for completions:
+  ebb generate bash > ~/.local/share/bash-completion/completions/ebb
+  ebb generate zsh  > DIRECTORY/_ebb           a directory of $fpath
+  ebb generate fish > ~/.config/fish/completions/ebb.fish
+  ebb generate man ~/.local/share/man/man1";
 
 /// Runs programs in less memory than they need.
 ///
@@ -42,14 +55,22 @@ pub enum Verb {
     Swap(SwapArgs),
     /// Show or change the limits of a program that runs
     Limit(LimitArgs),
+    /// Show what a program that runs uses, its faults, and how long it waited for them
+    Stats(StatsArgs),
     /// Print one of the engine's experiments as a table (the program `ebb-lab`)
     #[command(disable_help_flag = true)]
     Lab(LabArgs),
     /// Say what this machine allows, and the fix for what it does not
     Doctor(DoctorArgs),
+    /// Write man pages, or the completions of a shell
+    #[command(after_help = COMPLETIONS)]
+    Generate(GenerateArgs),
     /// Started by `ebb run`, with a socket as its standard input
     #[command(hide = true)]
     Guard,
+    /// Started by `ebb run --wrap`, with a pipe as its standard input
+    #[command(hide = true)]
+    EndGroup,
 }
 
 /// Options of `ebb run`.
@@ -85,9 +106,9 @@ pub struct RunArgs {
     /// lz4 is fast, zstd holds more. lz4+zstd compresses with lz4 at first, and idle pages again
     /// with zstd in the background. Two words may follow zstd: +dict (a dictionary trained on the
     /// program's own pages), and :LEVEL, -7 (fastest) to 19 (densest), 1 by default. Examples:
-    /// zstd:3, lz4+zstd+dict:-1.
-    #[arg(long, value_name = "CODEC", default_value = "lz4")]
-    pub pool: String,
+    /// zstd:3, lz4+zstd+dict:-1. Default: lz4.
+    #[arg(long, value_name = "CODEC")]
+    pub pool: Option<String>,
 
     #[command(flatten)]
     pub limits: PoolLimits,
@@ -103,6 +124,16 @@ pub struct RunArgs {
     /// untouched.
     #[arg(long)]
     pub require_managed: bool,
+
+    /// For a COMMAND that another program starts, signals and ends: a Jupyter kernel, a worker
+    ///
+    /// COMMAND gets a process group of its own. A signal comes to it, and to its group, exactly once, whether
+    /// it was sent to ebb or to ebb's group. Without the option a signal to the group comes twice, once from
+    /// the sender and once from ebb. If ebb is killed, COMMAND and its group are killed; if the program that
+    /// started ebb ends, they get SIGTERM, and SIGKILL 5 s later. JPY_PARENT_PID names ebb to COMMAND, if it
+    /// names ebb's own parent. Not for programs that read a terminal: they are no longer in its foreground.
+    #[arg(long)]
+    pub wrap: bool,
 
     /// Page from the first instant instead of when the budget is near
     ///
@@ -211,6 +242,18 @@ pub struct LimitArgs {
     pub json: bool,
 }
 
+/// Options of `ebb stats`.
+#[derive(Args)]
+pub struct StatsArgs {
+    /// The `ebb run`, or any process under it
+    #[arg(value_name = "PID")]
+    pub pid: u32,
+
+    /// A JSON object on stdout instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Options of `ebb swap`.
 #[derive(Args)]
 pub struct SwapArgs {
@@ -268,6 +311,30 @@ pub struct DoctorArgs {
     /// One JSON object on stdout instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `ebb generate`.
+#[derive(Args)]
+pub struct GenerateArgs {
+    /// Man pages, or completions of this shell on stdout
+    #[arg(value_name = "WHAT")]
+    pub what: Generated,
+    /// Where man pages go: this directory, or the current one
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: Option<PathBuf>,
+}
+
+/// What can be generated.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Generated {
+    /// Man pages.
+    Man,
+    /// Completions for bash.
+    Bash,
+    /// Completions for zsh.
+    Zsh,
+    /// Completions for fish.
+    Fish,
 }
 
 #[cfg(test)]

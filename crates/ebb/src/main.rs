@@ -5,7 +5,9 @@
 //! | `run` | [`run`] | a program, and all it starts, in less memory than they need |
 //! | `swap` | [`swap`] | other swap devices for a running program |
 //! | `limit` | [`limit`] | other limits for a running program |
+//! | `stats` | [`figures`] | what a running tree uses, faults and waits |
 //! | `doctor` | [`doctor`] | whether that can work here, and the fix |
+//! | `generate` | [`generate`] | man pages and completions |
 //! | `lab` | [`lab`] | the engine's experiments |
 //!
 //! `ebb run` exits with the status of the program; `--help` lists the exceptions. Everything that ebb says goes
@@ -15,8 +17,11 @@
 mod ask;
 mod available;
 mod cli;
+mod defaults;
 mod doctor;
 mod ending;
+mod figures;
+mod generate;
 mod guard;
 mod lab;
 mod library;
@@ -27,6 +32,7 @@ mod setup;
 mod stats;
 mod swap;
 mod wait;
+mod wrap;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -51,8 +57,11 @@ fn main() -> ExitCode {
         cli::Verb::Run(args) => run::run(args),
         cli::Verb::Swap(args) => swap::swap(args),
         cli::Verb::Limit(args) => limit::limit(args),
+        cli::Verb::Stats(args) => figures::stats(args),
         cli::Verb::Lab(args) => lab::lab(args),
         cli::Verb::Doctor(args) => doctor::doctor(args),
+        cli::Verb::Generate(args) => generate::generate(args),
+        cli::Verb::EndGroup => wrap::end_group(),
         cli::Verb::Guard => guard::guard(),
     };
     match outcome {

@@ -5,7 +5,8 @@ use crate::library::Library;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::stats::{self, StatsFile};
 use crate::wait::{self, Running};
-use crate::{FAILED, doctor, setup};
+use crate::wrap::Wrap;
+use crate::{FAILED, defaults, doctor, setup};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
 use ebb_tree::Supervisor;
@@ -27,8 +28,10 @@ const HELPERS: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The command cannot be started; nothing has been changed then.
-pub fn run(args: RunArgs) -> Result<ExitCode> {
-    let (setup, pending_header) = setup::setup(&args)?;
+pub fn run(mut args: RunArgs) -> Result<ExitCode> {
+    let filled = defaults::fill(&mut args)?;
+    let (setup, pending_header) =
+        setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
@@ -59,7 +62,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
         device.write()?;
     }
     let start = Instant::now();
-    let running = match Running::start(command, signals) {
+    let wrap = args.wrap.then(|| Wrap::begin(&mut command)).transpose()?;
+    let running = match Running::start(command, signals, wrap) {
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };

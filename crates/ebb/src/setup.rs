@@ -26,21 +26,7 @@ const ZSTD_DEFAULT: i32 = 1;
 /// # Errors
 /// An option is wrong; the message says what is allowed.
 pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
-    let codec = codec(&args.pool)?;
-    let specs = args
-        .swap
-        .iter()
-        .map(|text| {
-            text.parse::<SwapSpec>()
-                .with_context(|| format!("--swap {text}"))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    if specs.len() > 1 && specs.contains(&SwapSpec::None) {
-        bail!("--swap none cannot stand beside another --swap: leave one of them out");
-    }
-    if specs.contains(&SwapSpec::None) && codec == Codec::None {
-        bail!("--pool none with --swap none leaves no place for cold pages: drop one of them");
-    }
+    let (codec, specs) = places(args)?;
     let available = Available::here();
     let budget = budget(args.memory.as_deref(), &available)?;
     let limits = limits(&args.limits, budget)?;
@@ -69,6 +55,29 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
         guard: Some(Box::new(guard::launch)),
     };
     Ok((setup, pending_header))
+}
+
+/// The codec and the swap devices that the options name.
+///
+/// # Errors
+/// An option is wrong; the message says what is allowed.
+pub fn places(args: &RunArgs) -> Result<(Codec, Vec<SwapSpec>)> {
+    let codec = codec(args.pool.as_deref().unwrap_or("lz4"))?;
+    let specs = args
+        .swap
+        .iter()
+        .map(|text| {
+            text.parse::<SwapSpec>()
+                .with_context(|| format!("--swap {text}"))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    if specs.len() > 1 && specs.contains(&SwapSpec::None) {
+        bail!("--swap none cannot stand beside another --swap: leave one of them out");
+    }
+    if specs.contains(&SwapSpec::None) && codec == Codec::None {
+        bail!("--pool none with --swap none leaves no place for cold pages: drop one of them");
+    }
+    Ok((codec, specs))
 }
 
 fn budget(text: Option<&str>, available: &Available) -> Result<u64> {

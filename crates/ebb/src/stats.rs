@@ -72,7 +72,7 @@ pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) ->
         .iter()
         .map(|(way, s)| {
             let figures = json!({
-                "count": s.count, "p50_ns": s.p50, "p99_ns": s.p99, "p999_ns": s.p999, "max_ns": s.max,
+                "count": s.count, "sum_ns": s.sum, "p50_ns": s.p50, "p99_ns": s.p99, "p999_ns": s.p999, "max_ns": s.max,
             });
             (way.name().to_string(), figures)
         })

@@ -6,14 +6,15 @@
 //! - the program's end becomes our exit status.
 //!
 //! The program stays in our process group, so terminal keys reach it directly and are not forwarded a second
-//! time. The supervisor gets its turns in between. A program that was told to end and does not is the matter of
+//! time; `wrap` is for programs that another program starts. The supervisor gets its turns in between. A program that was told to end and does not is the matter of
 //! `ending`.
 
 use crate::ending::{self, Ending};
+use crate::wrap::Wrap;
 use ebb_sys::signalfd::{Received, Signals};
 use ebb_tree::{ANY_CHILD, Supervisor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
@@ -54,6 +55,7 @@ pub struct Running {
     pid: Pid,
     signals: Signals,
     terminal: Option<OwnedFd>,
+    wrap: Option<Wrap>,
 }
 
 /// A program that was told to end, if it was.
@@ -74,15 +76,23 @@ impl Running {
     ///
     /// # Errors
     /// Those of fork and exec.
-    pub fn start(mut command: Command, signals: Signals) -> io::Result<Self> {
+    pub fn start(
+        mut command: Command,
+        signals: Signals,
+        mut wrap: Option<Wrap>,
+    ) -> io::Result<Self> {
         signals.restore_in(&mut command);
         let child = command.spawn()?;
+        if let Some(wrap) = &mut wrap {
+            wrap.started(child.id())?;
+        }
         // Only a shell with job control knows what to do with a stopped `ebb`.
         let terminal = std::fs::File::open("/dev/tty").ok().map(OwnedFd::from);
         Ok(Self {
             pid: Pid::from_child(&child),
             signals,
             terminal,
+            wrap,
         })
     }
 
@@ -104,13 +114,18 @@ impl Running {
             let due = due.map_or(supervisor.due_in(), |due| due.min(supervisor.due_in()));
             // The supervisor measures more often than whole milliseconds can express.
             let due = Timespec::try_from(due).map_err(io::Error::other)?;
-            let mut ready = [
+            let mut ready = vec![
                 PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(supervisor.as_fd(), PollFlags::IN),
             ];
+            let parent = self.wrap.as_ref().and_then(Wrap::parent);
+            ready.extend(parent.map(|parent| PollFd::from_borrowed_fd(parent, PollFlags::IN)));
             match poll(&mut ready, Some(&due)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
+            }
+            if let Some(wrap) = &self.wrap {
+                wrap.look(self.pid, supervisor);
             }
             while let Some(received) = self.signals.take() {
                 self.pass_on(received, &mut told, supervisor);
@@ -132,7 +147,8 @@ impl Running {
         if ends && told.as_ref().is_some_and(|t| t.is_forced(supervisor)) {
             return;
         }
-        if !received.from_kernel {
+        // A wrapped program is in no foreground group: terminal keys do not reach it.
+        if !received.from_kernel || self.wrap.is_some() {
             self.forward(signal);
         }
         if ends && told.is_none() {
@@ -155,7 +171,10 @@ impl Running {
     fn forward(&self, signal: i32) {
         if let Some(signal) = Signal::from_named_raw(signal) {
             // Gone already: its end is about to be seen.
-            let _ = kill_process(self.pid, signal);
+            let _ = match self.wrap {
+                Some(_) => kill_process_group(self.pid, signal),
+                None => kill_process(self.pid, signal),
+            };
         }
     }
 

@@ -154,13 +154,16 @@ impl Cgroup {
         self.path.join("cgroup.procs")
     }
 
+    /// The processes in it.
+    pub fn processes(&self) -> Vec<u32> {
+        let text = fs::read_to_string(self.procs_file()).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
     /// Kills everything in it.
     pub fn kill_all(&self) {
-        let text = fs::read_to_string(self.procs_file()).unwrap_or_default();
-        for pid in text
-            .lines()
-            .filter_map(|line| rustix::process::Pid::from_raw(line.parse().ok()?))
-        {
+        let processes = self.processes().into_iter();
+        for pid in processes.filter_map(|pid| rustix::process::Pid::from_raw(pid as i32)) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }

@@ -2,6 +2,7 @@
 //! time and memory measured.
 
 use crate::cgroup::Cgroup;
+use crate::standstill;
 use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -27,7 +28,7 @@ pub struct Outcome {
     pub status: Option<ExitStatus>,
     /// All of its standard output.
     pub stdout: Vec<u8>,
-    /// All of its standard error.
+    /// All of its standard error. Of a run that ran out of time, where its processes stood then.
     pub stderr: String,
     /// Wall-clock seconds.
     pub wall: f64,
@@ -132,7 +133,8 @@ impl Job {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {:?}", self.argv[0]))?;
-        let (status, peak) = self.watch(&mut child, start, group)?;
+        let mut stood = String::new();
+        let (status, peak) = self.watch(&mut child, start, group, &mut stood)?;
         let wall = start.elapsed().as_secs_f64();
         let (user_after, system_after) = children_seconds();
         let mut text = Vec::new();
@@ -144,7 +146,7 @@ impl Job {
         Ok(Outcome {
             status,
             stdout,
-            stderr: String::from_utf8_lossy(&text).into_owned(),
+            stderr: String::from_utf8_lossy(&text).into_owned() + &stood,
             wall,
             user: user_after - user,
             system: system_after - system,
@@ -159,6 +161,7 @@ impl Job {
         child: &mut Child,
         start: Instant,
         group: Option<&Cgroup>,
+        stood: &mut String,
     ) -> Result<(Option<ExitStatus>, u64)> {
         let mut peak = 0;
         // Often at first, for programs that live milliseconds; then so that it costs nothing.
@@ -172,6 +175,10 @@ impl Job {
                 None => tree_memory(child.id()),
             });
             if start.elapsed() > self.time_limit {
+                *stood = standstill::describe(&match group {
+                    Some(group) => group.processes(),
+                    None => descendants(child.id()),
+                });
                 if let Some(group) = group {
                     group.kill_all();
                 }
@@ -263,17 +270,27 @@ fn tree_memory(pid: u32) -> u64 {
         .find_map(|line| line.strip_prefix("RssAnon:"))
         .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0);
+    (own << 10) + children(pid).into_iter().map(tree_memory).sum::<u64>()
+}
+
+/// A process and all under it.
+fn descendants(pid: u32) -> Vec<u32> {
+    let under = children(pid).into_iter().flat_map(descendants);
+    [pid].into_iter().chain(under).collect()
+}
+
+fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
         .flatten();
     let children = tasks.flat_map(|task| {
         let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        text.split_whitespace()
-            .filter_map(|pid| pid.parse().ok())
+        let pids = text.split_whitespace();
+        pids.filter_map(|pid| pid.parse().ok())
             .collect::<Vec<u32>>()
     });
-    (own << 10) + children.map(tree_memory).sum::<u64>()
+    children.collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 pub mod cgroup;
 pub mod job;
 pub mod kernel_swap;
+mod standstill;
 pub mod tools;
 pub mod workloads;
 

@@ -18,6 +18,7 @@ const BUCKETS: usize = ((TOP_BIT - STEP_BITS + 1) as u64 * STEPS) as usize;
 #[repr(C)]
 pub struct Histogram {
     max: AtomicU64,
+    sum: AtomicU64,
     buckets: [AtomicU64; BUCKETS],
 }
 
@@ -25,6 +26,7 @@ impl Default for Histogram {
     fn default() -> Self {
         Self {
             max: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
             buckets: [const { AtomicU64::new(0) }; BUCKETS],
         }
     }
@@ -62,6 +64,7 @@ impl Histogram {
     /// Counts one duration.
     pub fn record(&self, ns: u64) {
         self.buckets[bucket(ns)].fetch_add(1, Relaxed);
+        self.sum.fetch_add(ns, Relaxed);
         if ns > self.max.load(Relaxed) {
             self.max.fetch_max(ns, Relaxed);
         }
@@ -76,6 +79,12 @@ impl Histogram {
             }
         }
         self.max.fetch_max(other.max.load(Relaxed), Relaxed);
+        self.sum.fetch_add(other.sum(), Relaxed);
+    }
+
+    /// The sum of all durations.
+    pub fn sum(&self) -> u64 {
+        self.sum.load(Relaxed)
     }
 
     /// Counts, percentiles and maximum as they are now.
@@ -97,6 +106,7 @@ impl Histogram {
         };
         Summary {
             count,
+            sum: self.sum(),
             p50: at(500),
             p99: at(990),
             p999: at(999),
@@ -110,6 +120,8 @@ impl Histogram {
 pub struct Summary {
     /// Durations recorded.
     pub count: u64,
+    /// Their sum, exactly.
+    pub sum: u64,
     /// Half were no longer.
     pub p50: u64,
     /// 99% were no longer.
@@ -165,6 +177,7 @@ mod tests {
             let got = a.summary();
             prop_assert_eq!(got.count, values.len() as u64);
             prop_assert_eq!(got.max, *values.last().unwrap());
+            prop_assert_eq!(got.sum, values.iter().sum::<u64>());
             for (got, permille) in [(got.p50, 500), (got.p99, 990), (got.p999, 999)] {
                 let exact = percentile(&values, permille);
                 prop_assert!(got >= exact && got <= exact + exact / STEPS,

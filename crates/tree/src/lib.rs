@@ -62,8 +62,8 @@ pub use {
     member::{ChildSlot, Device, JoinError, Member},
     protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request},
     supervisor::{
-        ANY_CHILD, DeviceShown, LimitsShown, Opener, ProcessLimits, Setup, SetupDevice, SetupError,
-        Supervisor, Totals, check_limits,
+        ANY_CHILD, DeviceShown, FaultsShown, LimitsShown, MemberShown, Opener, ProcessLimits,
+        Setup, SetupDevice, SetupError, StatsShown, Supervisor, Totals, check_limits,
     },
     table::{
         AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, SlotNumber, SlotState,

@@ -44,6 +44,7 @@ pub fn advisory(access: Option<Access>) -> Vec<Check> {
     checks.push(processes());
     checks.push(maps());
     checks.push(huge_pages());
+    checks.push(defaults());
     checks.push(match crate::library::path() {
         Ok(library) => Check::ok("preload-library", library.display().to_string()),
         Err(error) => Check::not(
@@ -54,6 +55,29 @@ pub fn advisory(access: Option<Access>) -> Vec<Check> {
         ),
     });
     checks
+}
+
+/// Options that are set outside the command line.
+fn defaults() -> Check {
+    match crate::defaults::shown() {
+        Ok(Some(all)) => Check::ok("defaults", all),
+        Ok(None) => Check::ok(
+            "defaults",
+            match crate::defaults::file() {
+                Some(file) => format!(
+                    "none in EBB_MEMORY, EBB_SWAP, EBB_POOL and {}",
+                    file.display()
+                ),
+                None => "none in EBB_MEMORY, EBB_SWAP and EBB_POOL".into(),
+            },
+        ),
+        Err(error) => Check::not(
+            "defaults",
+            Verdict::Missing,
+            format!("{error:#}"),
+            "correct the variable or the file that is named",
+        ),
+    }
 }
 
 /// The place for pages that the pool has no room for, without --swap.

@@ -2,15 +2,18 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod defaults;
 mod ending;
 mod figures;
 mod files;
+mod library;
 mod loaders;
 mod options;
 mod passing;
 mod somebodys;
 mod supervisor;
 mod unmanaged;
+mod wrap;
 
 use common::ebb;
 use std::process::{Child, Command, Output, Stdio};

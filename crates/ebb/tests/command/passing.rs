@@ -183,19 +183,6 @@ fn works_from_anywhere() {
             assert!(maps.stderr.is_empty(), "{what}");
         }
     }
-    let alone = dir.path().join("alone");
-    fs::create_dir_all(&alone).unwrap();
-    fs::copy(ebb(), alone.join("ebb")).unwrap();
-    let output = Command::new(alone.join("ebb"))
-        .args(["run", "true"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(125));
-    assert!(
-        stderr(&output).contains("libebb_preload.so is missing"),
-        "{}",
-        stderr(&output)
-    );
 }
 
 #[test]

@@ -123,7 +123,10 @@ int main(int argc, char **argv)
 		if (child < 0 || waitpid(child, &status, 0) != child)
 			return 1;
 		killed += WIFSIGNALED(status);
-		wrong |= WIFEXITED(status) && WEXITSTATUS(status) != 7;
+		if (WIFEXITED(status))
+			wrong |= WEXITSTATUS(status) != 7;
+		else
+			wrong |= spared || WTERMSIG(status) != SIGKILL;
 		char *some = map(SOME);
 		if (!some)
 			return 1;

@@ -169,6 +169,11 @@ impl DeviceSet {
         self.keys.as_ref().map(|keys| keys.wipe());
     }
 
+    /// Whether the keys are wiped: what is read from now on is not what was written.
+    pub fn has_no_keys(&self) -> bool {
+        self.keys.as_ref().is_some_and(|keys| keys.is_wiped())
+    }
+
     /// In the keeper, after the process became another user: the descriptors that the supervisor gives to
     /// such a process take the place of those it had.
     pub fn change_user(&self, member: &Member) -> Result<(), String> {

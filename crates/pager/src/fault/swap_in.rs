@@ -281,8 +281,12 @@ impl<K: Kernel> FaultService<K> {
         state.pool_split.is_learned() && self.swap.pool_bytes() < self.swap.pool_max() / 4 * 3
     }
 
-    /// The page's data is lost: touching it is fatal from now on, and says why.
+    /// The page's data is lost: touching it is fatal from now on, and says why. Where the keys are wiped the program is
+    /// gone, and nothing is lost: the calling thread waits for the end of the helper.
     fn poison(&self, page: PageNumber, error: &LoadError) {
+        if self.swap_space.devices.has_no_keys() {
+            self.await_end();
+        }
         // The engine counts its devices from zero; users know them by other numbers.
         let serial = |device| self.swap_space.devices.serial(device);
         let why = match *error {

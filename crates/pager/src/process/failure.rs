@@ -12,6 +12,7 @@ use ebb_sys::program::Gone;
 use ebb_tree::{HelperExit, Member};
 use std::io::Write;
 use std::panic::PanicHookInfo;
+use std::sync::atomic::AtomicU32;
 
 /// The message of a panic of ours.
 pub fn described(panic: &PanicHookInfo<'_>) -> String {
@@ -84,6 +85,14 @@ impl<K: Kernel> Context<K> {
                 self.audit();
             }
             self.leave(exit_with(gone));
+        }
+    }
+
+    /// On a task of ours that has nothing to do any more: waits for the end of the helper, which another one ends.
+    pub fn await_end(&self) -> ! {
+        let never = AtomicU32::new(0);
+        loop {
+            self.kernel.wait_word(&never, 0, None);
         }
     }
 }

@@ -13,15 +13,16 @@
 //! Not repaired: programs that `system` and `popen` start, which take the process's own environment; static programs,
 //! which no variable can reach.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use ebb_sys::loader;
+use ebb_sys::{loader, raw};
 
 use crate::process::exec_policy::check;
 use crate::process::exec_target::{self, Search, Target};
 use crate::symbols::dlsym_next::DlsymNext;
+use crate::symbols::errno::libc_result;
 
 type Strings = *const *const c_char;
 type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
@@ -536,7 +537,10 @@ pub unsafe extern "C" fn execveat(
             false => exec_target::named(path, Search::At(dir)),
         };
         start(&target, envp, |envp| {
-            libc::syscall(libc::SYS_execveat, dir, path, argv, envp, flags) as c_int
+            let [path, argv, envp] = [path.addr(), argv.addr(), envp.addr()].map(|a| a as c_long);
+            let args = [dir.into(), path, argv, envp, flags.into(), 0];
+            let outcome = raw::checked(libc::SYS_execveat, args);
+            libc_result(|| outcome.map_err(|error| error.0)).map_or(-1, |_| 0)
         })
     }
 }

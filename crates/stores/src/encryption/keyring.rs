@@ -136,6 +136,11 @@ impl Keyring {
         true
     }
 
+    /// Whether [`wipe`](Self::wipe) has been.
+    pub fn is_wiped(&self) -> bool {
+        self.read().most == 0
+    }
+
     /// How many keys it has.
     pub fn held(&self) -> usize {
         self.read().held

@@ -21,8 +21,9 @@
 //! Fork: the child has the parent's frames and no reads in flight. It calls
 //! [`AioReader::abandon`] and nothing else.
 
+use crate::kernel::raw;
 use crate::{Errno, memory};
-use libc::{c_long, iocb, syscall};
+use libc::{c_long, iocb};
 use rustix::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes of a frame.
@@ -105,12 +106,12 @@ impl AioReader {
     /// ENOSYS, EPERM: not allowed here; EAGAIN: `/proc/sys/fs/aio-max-nr` is used up; ENOMEM.
     pub fn new(frames: usize) -> Result<Self, Errno> {
         let mut context = 0u64;
+        let args = [READS as c_long, &raw mut context as c_long, 0, 0, 0, 0];
         // SAFETY: the kernel writes one word.
-        Errno::check(unsafe { syscall(libc::SYS_io_setup, READS as c_long, &raw mut context) })?;
-        let memory = memory::reserve(frames * FRAME).inspect_err(|_| {
-            // SAFETY: nothing was submitted.
-            unsafe { syscall(libc::SYS_io_destroy, context) };
-        })?;
+        unsafe { raw::checked(libc::SYS_io_setup, args) }?;
+        // SAFETY: nothing was submitted.
+        let memory =
+            memory::reserve(frames * FRAME).inspect_err(|_| unsafe { destroy(context) })?;
         Ok(Self {
             context,
             memory,
@@ -183,18 +184,13 @@ impl AioReader {
         }
         let mut taken = 0;
         while taken < count {
+            let left = &list[taken..count];
+            let (first, left) = (left.as_ptr() as c_long, left.len() as c_long);
+            let args = [self.context as c_long, left, first, 0, 0, 0];
             // SAFETY: the requests live until the call returns, and the kernel copies them. The frames
             // they name are ours and mapped as long as `self` lives. No other read has them, and nobody
             // looks at them before the completion.
-            let outcome = Errno::of(unsafe {
-                syscall(
-                    libc::SYS_io_submit,
-                    self.context,
-                    (count - taken) as c_long,
-                    list[taken..].as_ptr(),
-                )
-            });
-            match outcome {
+            match unsafe { raw::checked(libc::SYS_io_submit, args) } {
                 Ok(n) if n > 0 => taken += n,
                 Err(Errno(libc::EINTR)) => {}
                 _ => break,
@@ -274,23 +270,14 @@ impl AioReader {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let (least, timeout): (c_long, *const libc::timespec) = if wait {
-            (1, std::ptr::null())
-        } else {
-            (0, &raw const none)
+        let (least, timeout) = match wait {
+            true => (1, 0),
+            false => (0, &raw const none as c_long),
         };
+        let (context, to) = (self.context as c_long, completions.as_mut_ptr() as c_long);
+        let args = [context, least, READS as c_long, to, timeout, 0];
         // SAFETY: the kernel writes at most READS completions into the array.
-        let outcome = Errno::of(unsafe {
-            syscall(
-                libc::SYS_io_getevents,
-                self.context,
-                least,
-                READS as c_long,
-                completions.as_mut_ptr(),
-                timeout,
-            )
-        });
-        let count = match outcome {
+        let count = match unsafe { raw::checked(libc::SYS_io_getevents, args) } {
             Err(Errno(libc::EINTR)) => 0,
             outcome => outcome?,
         };
@@ -329,9 +316,16 @@ impl Drop for AioReader {
     fn drop(&mut self) {
         // Waits for what is in flight.
         // SAFETY: the context is ours, and not used afterwards.
-        unsafe { syscall(libc::SYS_io_destroy, self.context) };
+        unsafe { destroy(self.context) };
         self.free();
     }
+}
+
+/// # Safety
+/// Nobody uses the context any more.
+unsafe fn destroy(context: u64) {
+    // SAFETY: passed on to the caller.
+    unsafe { raw::call(libc::SYS_io_destroy, [context as c_long, 0, 0, 0, 0, 0]) };
 }
 
 #[cfg(test)]

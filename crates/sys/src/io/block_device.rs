@@ -1,8 +1,10 @@
 //! Calls on block devices and the page cache that have no safe wrapper.
 
+use crate::kernel::raw;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Getter, Opcode, Setter};
+use std::ffi::c_long;
 
 const BLKGETSIZE64: Opcode = ioctl::opcode::read::<usize>(0x12, 114);
 const BLKDISCARD: Opcode = ioctl::opcode::none(0x12, 119);
@@ -28,18 +30,11 @@ pub fn flush_range(fd: impl AsFd, offset: u64, len: u64, wait: bool) -> Result<(
     if wait {
         flags |= libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     }
+    let fd = fd.as_fd().as_raw_fd().into();
+    let args = [fd, offset as c_long, len as c_long, flags.into(), 0, 0];
     // SAFETY: the call takes numbers only and touches no memory of ours.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_sync_file_range,
-            fd.as_fd().as_raw_fd(),
-            offset as i64,
-            len as i64,
-            flags,
-        )
-    };
-    if result == 0 {
-        return Ok(());
+    match unsafe { raw::checked(libc::SYS_sync_file_range, args) } {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Errno::from_raw_os_error(error.0)),
     }
-    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

@@ -1,5 +1,8 @@
 //! Waiting on a word of memory, in this process or in memory shared between processes.
 
+use super::raw;
+use crate::Errno;
+use std::ffi::c_long;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -11,31 +14,34 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>, shared: bool
         tv_sec: t.as_secs() as _,
         tv_nsec: t.subsec_nanos() as _,
     });
-    let limit = limit.as_ref().map_or(std::ptr::null(), |t| t as *const _);
+    let limit = limit.as_ref().map_or(0, |t| &raw const *t as c_long);
+    let operation = libc::FUTEX_WAIT | private;
+    let args = [
+        word.as_ptr() as c_long,
+        operation.into(),
+        seen.into(),
+        limit,
+        0,
+        0,
+    ];
     // SAFETY: the word outlives the call and the timeout is valid or null.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | private,
-            seen,
-            limit,
-        )
-    };
+    unsafe { raw::call(libc::SYS_futex, args) };
 }
 
 /// Wakes up to `count` who wait on `word`.
 pub fn wake(word: &AtomicU32, count: i32, shared: bool) {
     let private = if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
+    let operation = libc::FUTEX_WAKE | private;
+    let args = [
+        word.as_ptr() as c_long,
+        operation.into(),
+        count.into(),
+        0,
+        0,
+        0,
+    ];
     // SAFETY: the word's address is only a key here.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAKE | private,
-            count,
-        )
-    };
+    unsafe { raw::call(libc::SYS_futex, args) };
 }
 
 /// A word to be waited for, what it was seen to hold, and whether it is in memory shared with other processes.
@@ -74,19 +80,12 @@ pub fn wait_for_either(first: Watched<'_>, second: Watched<'_>, timeout: Option<
             tv_nsec: (ns % 1_000_000_000) as i64,
         }
     });
-    let limit = limit.as_ref().map_or(std::ptr::null(), |t| t as *const _);
+    let limit = limit.as_ref().map_or(0, |t| &raw const *t as c_long);
+    let (list, count) = (waiters.as_ptr() as c_long, waiters.len() as c_long);
+    let args = [list, count, 0, limit, libc::CLOCK_MONOTONIC.into(), 0];
     // SAFETY: the words outlive the call; the structures and the timeout are valid, or that is null.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_futex_waitv,
-            waiters.as_ptr(),
-            waiters.len(),
-            0,
-            limit,
-            libc::CLOCK_MONOTONIC,
-        )
-    };
-    if result < 0 && matches!(crate::Errno::last().0, libc::ENOSYS | libc::EPERM) {
+    let result = unsafe { raw::checked(libc::SYS_futex_waitv, args) };
+    if matches!(result, Err(Errno(libc::ENOSYS | libc::EPERM))) {
         let turn = timeout.map_or(TURN, |timeout| timeout.min(TURN));
         wait(first.0, first.1, Some(turn), first.2);
     }

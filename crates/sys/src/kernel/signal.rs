@@ -1,5 +1,8 @@
 //! Blocking signals around a critical section.
 
+use super::raw;
+use std::ffi::c_long;
+
 /// While it lives, no signal is delivered to this thread, glibc's internal ones included. A handler run
 /// inside a critical section could touch memory whose service needs that section.
 pub struct Blocked {
@@ -33,15 +36,9 @@ impl Drop for Blocked {
 
 fn swap(new: u64) -> u64 {
     let mut old = 0u64;
+    let sets = [&raw const new as c_long, &raw mut old as c_long];
+    let args = [libc::SIG_SETMASK.into(), sets[0], sets[1], 8, 0, 0];
     // SAFETY: two words of the kernel's signal set size, 8 bytes.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &new,
-            &mut old,
-            8,
-        )
-    };
+    unsafe { raw::call(libc::SYS_rt_sigprocmask, args) };
     old
 }

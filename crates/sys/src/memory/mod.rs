@@ -10,7 +10,7 @@ pub mod userfaultfd;
 use crate::Errno;
 pub use crate::kernel::PAGE;
 use crate::kernel::raw;
-use libc::{c_int, c_long, syscall};
+use libc::{c_int, c_long};
 
 /// Rounds up to whole pages; to as many as addresses have, what is more.
 pub const fn page_up(bytes: usize) -> usize {
@@ -310,7 +310,7 @@ fn whole_pages(bytes: &[u8]) -> (usize, usize) {
 /// Requires: nobody needs the content.
 pub unsafe fn drop_pages(parts: &[(usize, usize)]) -> bool {
     /// `PIDFD_SELF_THREAD`.
-    const SELF: c_int = -10000;
+    const SELF: c_long = -10000;
     if (2..=PARTS).contains(&parts.len()) {
         let mut vectors = [const {
             libc::iovec {
@@ -325,18 +325,11 @@ pub unsafe fn drop_pages(parts: &[(usize, usize)]) -> bool {
             };
         }
         let all: usize = parts.iter().map(|(_, len)| len).sum();
+        let (list, count) = (vectors.as_ptr() as c_long, parts.len() as c_long);
+        let args = [SELF, list, count, libc::MADV_DONTNEED.into(), 0, 0];
         // SAFETY: the vectors live during the call; the rest is passed on to the caller.
-        let done = unsafe {
-            syscall(
-                libc::SYS_process_madvise,
-                SELF,
-                vectors.as_ptr(),
-                parts.len(),
-                libc::MADV_DONTNEED,
-                0,
-            )
-        };
-        if Errno::of(done) == Ok(all) {
+        let done = unsafe { raw::checked(libc::SYS_process_madvise, args) };
+        if done == Ok(all) {
             return true;
         }
     }

@@ -7,6 +7,7 @@
 
 use crate::Errno;
 use crate::kernel::{PAGE, raw};
+use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -127,7 +128,7 @@ pub enum Access {
     DeviceFile,
 }
 
-const FLAGS: libc::c_int = libc::O_CLOEXEC | libc::O_NONBLOCK;
+const FLAGS: c_int = libc::O_CLOEXEC | libc::O_NONBLOCK;
 
 fn open_device() -> io::Result<File> {
     File::options()
@@ -233,21 +234,25 @@ impl Userfaultfd {
     }
 
     fn by_syscall() -> Result<Self, Errno> {
-        // SAFETY: no pointers.
-        Self::fresh(unsafe { libc::syscall(libc::SYS_userfaultfd, FLAGS) })
+        Self::by_call(FLAGS)
     }
 
     fn by_device(device: &File) -> Result<Self, Errno> {
         // SAFETY: USERFAULTFD_IOC_NEW takes its flags as the argument itself.
         let opened = unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, FLAGS) };
-        Self::fresh(opened.into())
+        Errno::of(opened.into()).map(Self::fresh)
     }
 
-    fn fresh(opened: libc::c_long) -> Result<Self, Errno> {
-        let fd = Errno::of(opened)?;
+    fn by_call(flags: c_int) -> Result<Self, Errno> {
+        // SAFETY: no pointers.
+        let opened = unsafe { raw::checked(libc::SYS_userfaultfd, [flags.into(), 0, 0, 0, 0, 0]) };
+        opened.map(Self::fresh)
+    }
+
+    fn fresh(fd: usize) -> Self {
         // SAFETY: a fresh descriptor that nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-        Ok(Self { fd })
+        Self { fd }
     }
 
     /// Enables `features` on a fresh descriptor, once; the features that the kernel offers.
@@ -267,10 +272,7 @@ impl Userfaultfd {
     /// Whether a descriptor for user-mode faults alone can be opened: tells a lack of privilege
     /// from a lack of the feature.
     pub fn user_mode_only_works() -> bool {
-        // SAFETY: no pointers.
-        let opened =
-            unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
-        Self::fresh(opened).is_ok()
+        Self::by_call(libc::O_CLOEXEC | USER_MODE_ONLY).is_ok()
     }
 
     /// From now on missing pages of the range, and writes to pages of it that are

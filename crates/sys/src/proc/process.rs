@@ -7,8 +7,10 @@
 use super::file::{Path, read};
 use super::stat::{Disposition, Rollup, Stat, Statm, users};
 use super::tree::children;
+use crate::kernel::raw;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::ffi::c_long;
 use std::os::fd::OwnedFd;
 
 /// One process, for good.
@@ -130,9 +132,10 @@ impl Process {
 
 /// Whether two processes share one memory; none where kcmp(2) may not say, or one is gone.
 pub fn share_memory(one: u32, other: u32) -> Option<bool> {
-    const KCMP_VM: libc::c_int = 1;
+    const KCMP_VM: c_long = 1;
+    let args = [one.into(), other.into(), KCMP_VM, 0, 0, 0];
     // SAFETY: compares two processes by number, and touches no memory.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    let order = unsafe { raw::call(libc::SYS_kcmp, args) };
     (order >= 0).then_some(order == 0)
 }
 

@@ -12,8 +12,9 @@
 //! Not here: thread-locals of other libraries than libc and this one. They have addresses in the block, and
 //! nobody uses them there.
 
+use crate::kernel::raw;
 use crate::memory::page_up;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_long};
 
 /// Bytes above the thread pointer: more than glibc's `struct pthread`, whose length no header says. With what is
 /// below, and the table of modules, a block mostly takes one page.
@@ -154,7 +155,7 @@ impl Template {
     /// On a new task: registers its restartable sequences where libc does so for its threads, as
     /// `sched_getcpu` reads the processor there.
     pub fn register_rseq(&self) {
-        const SIGNATURE: u32 = 0x5305_3053;
+        const SIGNATURE: c_long = 0x5305_3053;
         const UNINITIALIZED: i32 = -1;
         let (offset, bytes) = self.rseq;
         if bytes == 0 {
@@ -166,7 +167,8 @@ impl Template {
             // The first words: on which processor the sequence started, and which this is.
             area.write_volatile(0);
             area.add(1).write_volatile(UNINITIALIZED);
-            libc::syscall(libc::SYS_rseq, area, bytes, 0, SIGNATURE);
+            let args = [area as c_long, bytes as c_long, 0, SIGNATURE, 0, 0];
+            raw::call(libc::SYS_rseq, args);
         }
     }
 }

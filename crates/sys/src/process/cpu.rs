@@ -1,8 +1,10 @@
 //! Processors and memory nodes: which there are, which this process may use, where a thread runs.
 
 use crate::Errno;
+use crate::kernel::raw;
 use crate::proc::thread_cpu;
 use crate::process::program;
+use std::ffi::c_long;
 
 /// The processor this thread runs on now.
 pub fn cpu() -> usize {
@@ -15,7 +17,15 @@ pub fn allowed_cpus() -> Vec<usize> {
     // SAFETY: a zeroed set is valid, and the size is its own.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), &mut set);
+        let args = [
+            0,
+            size_of_val(&set) as c_long,
+            &raw mut set as c_long,
+            0,
+            0,
+            0,
+        ];
+        raw::call(libc::SYS_sched_getaffinity, args);
         set
     };
     // SAFETY: indices stay below CPU_SETSIZE.
@@ -31,13 +41,15 @@ pub fn bind(cpu: usize) -> Result<(), Errno> {
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
-        Errno::of(libc::syscall(
-            libc::SYS_sched_setaffinity,
+        let args = [
             0,
-            size_of_val(&set),
-            &set,
-        ))
-        .map(|_| ())
+            size_of_val(&set) as c_long,
+            &raw const set as c_long,
+            0,
+            0,
+            0,
+        ];
+        raw::checked(libc::SYS_sched_setaffinity, args).map(|_| ())
     }
 }
 

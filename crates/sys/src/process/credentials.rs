@@ -12,9 +12,10 @@
 //! Not here: other attributes of a single thread that libc leaves alone (capabilities set by hand, seccomp
 //! filters).
 
-use crate::kernel::futex;
 use crate::kernel::tasks::{REGISTRY, TASKS, helper_lives};
+use crate::kernel::{futex, raw};
 use crate::memory;
+use std::ffi::c_long;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -127,9 +128,11 @@ fn follow_now() {
     // groups had none before, so its groups are the same. SAFETY: the list holds so many until this thread
     // has said that it followed.
     let followed = unsafe {
-        libc::syscall(libc::SYS_setgroups, count, list);
-        libc::syscall(libc::SYS_setresgid, g, h, i) == 0
-            && libc::syscall(libc::SYS_setresuid, u, v, w) == 0
+        let ids = |a: u32, b: u32, c: u32| [a.into(), b.into(), c.into(), 0, 0, 0];
+        let groups = [count as c_long, list as c_long, 0, 0, 0, 0];
+        raw::call(libc::SYS_setgroups, groups);
+        raw::call(libc::SYS_setresgid, ids(g, h, i)) == 0
+            && raw::call(libc::SYS_setresuid, ids(u, v, w)) == 0
     };
     if !followed {
         abort();

@@ -4,7 +4,9 @@
 //! Made for processes that share one memory, where who dies leaves others behind that go on using it. The
 //! word is all that the kernel puts right: what it guards has to be fit for that.
 
+use crate::kernel::raw;
 use crate::process::thread;
+use std::ffi::c_long;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 const OWNER_DIED: u32 = 0x4000_0000;
@@ -94,14 +96,16 @@ impl Drop for Held {
 /// The calling thread's list.
 fn list() -> usize {
     let (mut head, mut len) = (0usize, 0usize);
+    let to = [&raw mut head as c_long, &raw mut len as c_long];
     // SAFETY: writes two words that are there.
-    unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &mut head, &mut len) };
+    unsafe { raw::call(libc::SYS_get_robust_list, [0, to[0], to[1], 0, 0, 0]) };
     head
 }
 
 fn set_list(head: usize) {
+    let args = [head as c_long, size_of::<Head>() as c_long, 0, 0, 0, 0];
     // SAFETY: the kernel reads the structure when the thread ends: it is static, or was set before.
-    unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) };
+    unsafe { raw::call(libc::SYS_set_robust_list, args) };
 }
 
 #[cfg(test)]

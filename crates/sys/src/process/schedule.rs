@@ -1,6 +1,8 @@
 //! How urgently a thread competes for its processor.
 
 use crate::Errno;
+use crate::kernel::raw;
+use std::ffi::c_long;
 
 /// How a thread competes for its processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,9 +21,16 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
         Urgency::Idle => libc::SCHED_IDLE,
     };
     let param = libc::sched_param { sched_priority: 0 };
+    let args = [
+        id.into(),
+        policy.into(),
+        &raw const param as c_long,
+        0,
+        0,
+        0,
+    ];
     // SAFETY: a valid parameter block.
-    Errno::of(unsafe { libc::syscall(libc::SYS_sched_setscheduler, id, policy, &param) })
-        .map(|_| ())
+    unsafe { raw::checked(libc::SYS_sched_setscheduler, args) }.map(|_| ())
 }
 
 /// Asks that the calling thread, which works for fractions of a millisecond at a time, get its turn soon on
@@ -56,8 +65,9 @@ pub fn prompt() {
             deadline: 0,
             period: 0,
         };
+        let args = [0, &raw const attributes as c_long, 0, 0, 0, 0];
         // SAFETY: a valid block of the size that it names.
-        if unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attributes, 0) } == 0 {
+        if unsafe { raw::call(libc::SYS_sched_setattr, args) } == 0 {
             return;
         }
     }

@@ -6,7 +6,7 @@ use crate::kernel::tasks::HELPER;
 /// This thread's id.
 pub fn id() -> u32 {
     // SAFETY: no arguments.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    unsafe { raw::call(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
 /// How often this thread has let its processor go so far.

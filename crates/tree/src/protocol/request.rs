@@ -22,6 +22,8 @@ pub enum Request {
     Limit(LimitChange),
     /// The tree's counters so far.
     Counters,
+    /// The tree's figures now.
+    Stats,
 }
 
 /// Limits to be changed; what is `None` stays. Nothing at all: they are shown.
@@ -51,6 +53,7 @@ impl Request {
                 serde_json::to_string(change).expect("plain text and numbers"),
             ),
             Request::Counters => (b'#', String::new()),
+            Request::Stats => (b'%', String::new()),
         };
         let mut packet = vec![REQUEST];
         packet.extend_from_slice(&VERSION.to_le_bytes());
@@ -71,6 +74,7 @@ impl Request {
             b'?' => Some(Request::Show),
             b'=' => serde_json::from_str(&text).ok().map(Request::Limit),
             b'#' => Some(Request::Counters),
+            b'%' => Some(Request::Stats),
             _ => None,
         };
         Some((u32::from_le_bytes([*a, *b, *c, *d]), request))

@@ -55,6 +55,7 @@ fn packets_carry_everything() {
         Request::Off("7".into()),
         Request::Show,
         Request::Counters,
+        Request::Stats,
         Request::Limit(LimitChange::default()),
         Request::Limit(LimitChange {
             process: Some(7),

@@ -167,6 +167,9 @@ impl Supervisor {
                 Request::Counters => {
                     Ok(serde_json::Value::from(self.totals().counters_by_name()).to_string())
                 }
+                Request::Stats => {
+                    Ok(serde_json::to_string(&self.stats()).unwrap_or_else(|_| "{}".into()))
+                }
                 Request::Limit(change) => return self.limit(client, &change),
                 Request::On(spec) => self.switch_on(&spec),
                 Request::Off(device) => match self.find(&device) {

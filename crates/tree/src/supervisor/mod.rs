@@ -9,6 +9,7 @@
 //!          members whose memory the guard is to keep                   (guard)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
+//!          the figures                                                 (stats)
 //! ```
 //! Its embedder either calls [`Supervisor::run`], which also waits for the child, or polls its descriptor
 //! beside others and calls [`Supervisor::turn`].
@@ -33,6 +34,7 @@ mod pace;
 mod pending_children;
 mod removal;
 mod sharing;
+mod stats;
 
 use crate::guard::{Guard, Launcher};
 use crate::histogram::{Histogram, Summary};
@@ -56,6 +58,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
+pub use stats::{FaultsShown, MemberShown, StatsShown};
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::ops::RangeInclusive;

@@ -7,9 +7,10 @@
 use crate::roles::{control, sleep_forever, touch, wait_line};
 use crate::support::{Tree, close_inherited, descendants, exit_now, fork, kill, mib};
 use ebb_tree::{HelperExit, JoinError, LimitChange, Member, Reply, Request};
+use rustix::process::PidfdFlags;
 use std::ffi::{CString, c_int, c_void};
 use std::io::Write;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
@@ -18,12 +19,8 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn pidfd_of(pid: u32) -> OwnedFd {
-    // SAFETY: opens a process, and touches no memory; the descriptor is ours.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        assert!(fd >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
-        OwnedFd::from_raw_fd(fd as i32)
-    }
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a process");
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).expect("it lives")
 }
 
 /// The arguments of a helper.

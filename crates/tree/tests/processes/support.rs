@@ -23,7 +23,7 @@ pub fn fork() -> Option<u32> {
 /// their descriptors in a table of their own.
 pub fn close_inherited() {
     // SAFETY: nothing in this process uses a descriptor from 3 on any more.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    unsafe { libc::close_range(3, u32::MAX, 0) };
 }
 
 pub fn kill(pid: u32, signal: i32) {

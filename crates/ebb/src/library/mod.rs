@@ -1,12 +1,23 @@
 //! The preload library: where it lies, and how it is named to the loaders of the tree.
 //!
+//! | first of | in |
+//! |---|---|
+//! | beside `ebb`, `../lib/ebb` | place |
+//! | the user's cache, from the file there if its name is one that a loader cannot take | `cache` |
+//! | the user's cache, from the copy inside `ebb` | `embedded`, `cache` |
+//!
 //! glibc's loader takes `:` and `$` in LD_PRELOAD as signs, and cannot quote blanks. musl's takes a library that it
 //! finds for one of its own. So the name is one that glibc alone resolves (`ebb_sys::loader`).
+
+mod cache;
+mod embedded;
 
 use crate::program::Kind;
 use anyhow::{Context, Result, bail};
 use ebb_sys::loader;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,24 +25,51 @@ use std::process::Command;
 /// The library's file, which every managed program of the tree loads.
 const FILE: &str = "libebb_preload.so";
 
-/// The path of the library that belongs to this very command: beside it, or in `../lib/ebb`.
+/// The path of the library that belongs to this very command.
 ///
 /// # Errors
-/// Names the places looked at.
+/// Names the places looked at, and the next step.
 pub fn path() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot tell where ebb itself is")?;
     let dir = own.parent().unwrap_or(Path::new("/"));
     let places = [dir.join(FILE), dir.join("../lib/ebb").join(FILE)];
-    match places.iter().find(|place| place.is_file()) {
-        Some(found) => found
-            .canonicalize()
-            .with_context(|| format!("cannot resolve {}", found.display())),
+    if let Some(found) = places.iter().find(|place| place.is_file()) {
+        let named = || format!("cannot read {}", found.display());
+        let found = found.canonicalize().with_context(named)?;
+        if !has_signs(&found) {
+            return Ok(found);
+        }
+        let content = File::open(&found).and_then(read).with_context(named)?;
+        return cache::place(FILE, &hash(&content), &|| Ok(content.clone()));
+    }
+    match embedded::embedded() {
+        Some(copy) => cache::place(FILE, copy.hash, &|| copy.content()),
         None => bail!(
-            "{FILE} is missing: it belongs beside ebb, as {} or {}; build it with `cargo build --release` or reinstall",
+            "{FILE} is missing: it belongs beside ebb, as {} or {}, and this ebb was built without a copy inside; \
+             build it with `cargo build --release` or install ebb again",
             places[0].display(),
             places[1].display()
         ),
     }
+}
+
+/// Whether a path has characters that the loader takes as signs.
+fn has_signs(path: &Path) -> bool {
+    path.as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|b| matches!(b, b':' | b'$'))
+}
+
+fn read(mut file: File) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// The hash by which a content is named.
+fn hash(content: &[u8]) -> String {
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(content))
 }
 
 /// The library, as it is named to the loaders of the tree.
@@ -48,24 +86,22 @@ impl Library {
     /// The library of this very command.
     ///
     /// # Errors
-    /// It is missing, or its path has characters that the loader takes as signs.
+    /// It is missing, or there is no place for it.
     pub fn find() -> Result<Self> {
-        Self::at(&path()?)
+        Ok(Self::at(&path()?))
     }
 
-    fn at(library: &Path) -> Result<Self> {
-        let bytes = library.as_os_str().as_bytes();
-        if bytes.iter().any(|b| matches!(b, b':' | b'$')) {
-            bail!(
-                "ebb cannot be used from {}: the loader takes \":\" and \"$\" in a path as signs of its own; move it elsewhere",
-                library.display()
-            );
-        }
+    fn at(library: &Path) -> Self {
         let named = |path: &Path| match loader::for_glibc(path) {
             Some(name) => (name, true),
             None => (path.into(), false),
         };
-        Ok(if bytes.iter().any(u8::is_ascii_whitespace) {
+        if library
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .any(u8::is_ascii_whitespace)
+        {
             // LD_PRELOAD cannot quote blanks either, LD_LIBRARY_PATH need not.
             let (directory, for_glibc) = named(library.parent().unwrap_or(Path::new("/")));
             Self {
@@ -80,7 +116,7 @@ impl Library {
                 directory: None,
                 for_glibc,
             }
-        })
+        }
     }
 
     /// Whether a program of this kind must not get it.

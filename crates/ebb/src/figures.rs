@@ -1,0 +1,92 @@
+//! `ebb stats`: the figures of a running tree. The supervisor has them; this module asks, and shows them.
+
+use crate::ask::ask;
+use crate::cli::StatsArgs;
+use anyhow::{Context, Result};
+use ebb_stores::human;
+use ebb_tree::{Request, StatsShown};
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+/// Asks for them and shows them.
+///
+/// # Errors
+/// The process belongs to no tree.
+pub fn stats(args: StatsArgs) -> Result<ExitCode> {
+    let stats = of(args.pid)?;
+    let mut out = stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &stats)?;
+        writeln!(out)?;
+    } else {
+        show(&mut out, &stats)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The figures of the tree that a process is in.
+///
+/// # Errors
+/// It is in none, or the supervisor is of another version.
+pub fn of(pid: u32) -> Result<StatsShown> {
+    serde_json::from_str(&ask(pid, &Request::Stats)?)
+        .context("ask with the ebb that runs the program: the answer is of another version")
+}
+
+/// Nanoseconds for people.
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+fn show(out: &mut impl Write, stats: &StatsShown) -> Result<()> {
+    let paging = match stats.paged {
+        true => "it pages",
+        false => "it does not page yet",
+    };
+    let (used, budget) = (human(stats.used_bytes), human(stats.budget_bytes));
+    writeln!(out, "memory   {used} of {budget} in use; {paging}")?;
+    writeln!(out, "peak     {}", human(stats.peak_bytes))?;
+    writeln!(out, "pool     {}", human(stats.pool_bytes))?;
+    for device in &stats.devices {
+        let (used, size) = (human(device.used_bytes), human(device.size_bytes));
+        writeln!(out, "device   {used} of {size}  {}", device.path)?;
+    }
+    writeln!(
+        out,
+        "\n{:<8} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "FAULTS", "COUNT", "WAITED", "MEDIAN", "P99", "LONGEST"
+    )?;
+    for (way, faults) in &stats.fault_latency {
+        writeln!(
+            out,
+            "{way:<8} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            faults.count,
+            time(faults.sum_ns),
+            time(faults.p50_ns),
+            time(faults.p99_ns),
+            time(faults.max_ns)
+        )?;
+    }
+    writeln!(
+        out,
+        "\n{:>8} {:>10} {:>10} {:>10} {:>10}  NAME",
+        "PID", "USED", "POOL", "FAULTS", "WAITED"
+    )?;
+    for member in &stats.members {
+        writeln!(
+            out,
+            "{:>8} {:>10} {:>10} {:>10} {:>10}  {}",
+            member.pid,
+            human(member.used_bytes),
+            human(member.pool_bytes),
+            member.faults.values().sum::<u64>(),
+            time(member.waited_ns),
+            member.name
+        )?;
+    }
+    Ok(())
+}

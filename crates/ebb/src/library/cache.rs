@@ -1,0 +1,243 @@
+//! The preload library in the user's cache, for an `ebb` that has it inside, or beside it under a name that the
+//! loader cannot take.
+//!
+//! It is written once, under a name that is its content's hash: a file of its own beside it, renamed when it is
+//! whole, so that no program of another `ebb run` meets a part of it. Every program of the tree loads it with the
+//! rights of its user, so a place is taken only if nobody else can write there.
+//!
+//! Not here: who reads it. The directory is private (mode 0700): programs of another user cannot load it.
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::fs::{Mode, StatVfsMountFlags};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, Metadata};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Content of the library, made when it is wanted.
+type Content<'a> = &'a dyn Fn() -> Result<Vec<u8>>;
+
+/// The path of the library whose content has this hash, written if it is not there yet.
+///
+/// # Errors
+/// No place can be used; names each place and its reason.
+pub fn place(file: &str, hash: &str, content: Content<'_>) -> Result<PathBuf> {
+    let mut refused = Vec::new();
+    for base in bases() {
+        match in_base(&base, file, hash, content) {
+            Ok(path) => return Ok(path),
+            Err(error) => refused.push(format!("{}: {error:#}", base.display())),
+        }
+    }
+    bail!(
+        "no place for the library that programs load:\n     {}\n     name a directory of your own with \
+         XDG_CACHE_HOME, or install {file} beside ebb or in ../lib/ebb",
+        refused.join("\n     ")
+    )
+}
+
+/// The user's cache, then a directory of the user's where temporary files lie.
+fn bases() -> Vec<PathBuf> {
+    let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
+    let cache = given("XDG_CACHE_HOME").and_then(absolute);
+    let home = || Some(given("HOME").and_then(absolute)?.join(".cache"));
+    let user = rustix::process::geteuid().as_raw();
+    let temporary = [given("TMPDIR").and_then(absolute), Some("/tmp".into())];
+    let mut bases: Vec<PathBuf> = cache
+        .or_else(home)
+        .map(|dir| dir.join("ebb"))
+        .into_iter()
+        .collect();
+    for dir in temporary.into_iter().flatten() {
+        let ours = dir.join(format!("ebb-{user}"));
+        if !bases.contains(&ours) {
+            bases.push(ours);
+        }
+    }
+    bases
+}
+
+fn in_base(base: &Path, file: &str, hash: &str, content: Content<'_>) -> Result<PathBuf> {
+    ensure!(
+        !super::has_signs(base),
+        "the loader takes \":\" and \"$\" in a path as signs of its own"
+    );
+    let above = base.parent().unwrap_or(Path::new("/"));
+    // The user's cache itself may not be there yet; a directory for temporary files is.
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(above)?;
+    let meta = fs::metadata(above)?;
+    let sticky = meta.mode() & 0o1000 != 0;
+    ensure!(
+        sticky || !others_write(&meta),
+        "others may write to {}: `chmod go-w` it",
+        above.display()
+    );
+    let dir = base.join(hash);
+    own_directory(base)?;
+    own_directory(&dir)?;
+    let mount = rustix::fs::statvfs(&dir)?;
+    ensure!(
+        !mount.f_flag.contains(StatVfsMountFlags::NOEXEC),
+        "its file system is mounted noexec, and no program can load a library from there"
+    );
+    let path = dir.join(file);
+    if !is_whole(&path, hash)? {
+        write(&dir, &path, &content()?).context("cannot write there")?;
+    }
+    Ok(path)
+}
+
+fn others_write(meta: &Metadata) -> bool {
+    meta.mode() & 0o022 != 0
+}
+
+/// Makes a directory that is this user's alone, or sees that it is.
+fn own_directory(dir: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made.context("cannot be made")?,
+    }
+    // Not through a link, which another may have put there.
+    let meta = fs::symlink_metadata(dir)?;
+    ensure!(meta.is_dir(), "{} is no directory", dir.display());
+    ensure!(
+        meta.uid() == rustix::process::geteuid().as_raw(),
+        "{} belongs to another user ({})",
+        dir.display(),
+        meta.uid()
+    );
+    ensure!(
+        !others_write(&meta),
+        "others may write to {}: `chmod 700` it, or remove it",
+        dir.display()
+    );
+    Ok(())
+}
+
+/// Whether the file is there, this user's, and has that content.
+fn is_whole(path: &Path, hash: &str) -> Result<bool> {
+    use rustix::fs::OFlags;
+    let opened = rustix::fs::open(
+        path,
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    let file = match opened {
+        Ok(file) => File::from(file),
+        Err(rustix::io::Errno::NOENT) => return Ok(false),
+        Err(error) => return Err(anyhow!(error).context(format!("{}", path.display()))),
+    };
+    let meta = file.metadata()?;
+    let ours =
+        meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && !others_write(&meta);
+    // Damaged, or somebody's: it is replaced.
+    Ok(ours && super::hash(&super::read(file)?) == hash)
+}
+
+fn write(dir: &Path, path: &Path, content: &[u8]) -> Result<()> {
+    let own = dir.join(format!(".{}", std::process::id()));
+    // Left by a process of the same number that was killed.
+    let _ = fs::remove_file(&own);
+    let put = || -> std::io::Result<()> {
+        let mut file = File::options().write(true).create_new(true).open(&own)?;
+        file.set_permissions(fs::Permissions::from_mode(0o700))?;
+        file.write_all(content)?;
+        // A name that stands for a whole file must not survive a crash that the content does not.
+        file.sync_all()?;
+        fs::rename(&own, path)
+    };
+    put().inspect_err(|_| {
+        let _ = fs::remove_file(&own);
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const FILE: &str = "library.so";
+
+    fn content() -> Result<Vec<u8>> {
+        Ok(b"a library".to_vec())
+    }
+
+    fn hash() -> String {
+        super::super::hash(b"a library")
+    }
+
+    /// A base in a directory of its own.
+    fn base() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("with blank/ebb");
+        (dir, base)
+    }
+
+    fn refused(base: &Path) -> String {
+        format!("{:#}", in_base(base, FILE, &hash(), &content).unwrap_err())
+    }
+
+    #[test]
+    fn it_is_written_once_whole_and_private() {
+        let (_dir, base) = base();
+        let path = in_base(&base, FILE, &hash(), &content).unwrap();
+        assert_eq!(path, base.join(hash()).join(FILE));
+        assert_eq!(fs::read(&path).unwrap(), content().unwrap());
+        for ours in [&path, path.parent().unwrap(), &base] {
+            assert_eq!(fs::metadata(ours).unwrap().mode() & 0o777, 0o700);
+        }
+        let unwanted: Content<'_> = &|| bail!("it is there");
+        in_base(&base, FILE, &hash(), unwanted).unwrap();
+        let names = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(names, 1, "nothing else is left there");
+    }
+
+    #[test]
+    fn a_damaged_file_and_a_link_are_replaced_or_refused() {
+        let (_dir, base) = base();
+        let path = in_base(&base, FILE, &hash(), &content).unwrap();
+        for damage in [&b"a librar!"[..], b""] {
+            fs::write(&path, damage).unwrap();
+            in_base(&base, FILE, &hash(), &content).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), content().unwrap());
+        }
+        fs::remove_file(&path).unwrap();
+        symlink("/etc/passwd", &path).unwrap();
+        assert!(refused(&base).contains(FILE));
+    }
+
+    #[test]
+    fn places_that_others_can_write_to_are_refused() {
+        let (dir, base) = base();
+        in_base(&base, FILE, &hash(), &content).unwrap();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for open in [base.clone(), base.join(hash())] {
+            mode(&open, 0o770);
+            assert!(refused(&base).contains("others may write"));
+            mode(&open, 0o700);
+        }
+        let above = base.parent().unwrap();
+        mode(above, 0o777);
+        assert!(refused(&base).contains("others may write"));
+        mode(above, 0o1777);
+        in_base(&base, FILE, &hash(), &content).unwrap();
+        // A link may lead to a directory of this user's that others know.
+        let link = dir.path().join("link");
+        symlink(&base, &link).unwrap();
+        assert!(refused(&link).contains("no directory"));
+        if ebb_harness::is_root() {
+            std::os::unix::fs::chown(&base, Some(65534), None).unwrap();
+            assert!(refused(&base).contains("another user"));
+        }
+        assert!(refused(Path::new("/proc/ebb")).contains("cannot be made"));
+        assert!(refused(Path::new("/tmp/a:b/ebb")).contains("signs"));
+    }
+}

@@ -1,0 +1,104 @@
+//! Defaults from variables and a file, and what `ebb generate` writes.
+
+use super::common::{cannot_page, ebb};
+use super::stderr;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn with(config: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["-k1", "60"])
+        .arg(ebb())
+        .args(args)
+        .env("XDG_CONFIG_HOME", config)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn defaults_come_from_variables_and_a_file_and_doctor_shows_them() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let budget = |variables: &[(&str, &str)], args: &[&str]| {
+        let script = format!("{} limit $PPID --json", ebb().display());
+        let all = [&["run"][..], args, &["sh", "-c", &script]].concat();
+        let output = with(dir, variables, &all);
+        let shown: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+        shown["memory_bytes"].as_u64().unwrap() >> 20
+    };
+    fs::write(dir.join("ebb.toml"), "memory = \"70M\"\n").unwrap();
+    assert_eq!(budget(&[], &[]), 70);
+    assert_eq!(budget(&[("EBB_MEMORY", "80M")], &[]), 80);
+    assert_eq!(budget(&[("EBB_MEMORY", "80M")], &["-m", "90M"]), 90);
+    let doctor = with(dir, &[("EBB_POOL", "zstd")], &["doctor"]);
+    let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(text.contains("--memory 70M (from "), "{text}");
+    assert!(text.contains("--pool zstd (from EBB_POOL)"), "{text}");
+}
+
+#[test]
+fn bad_defaults_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    /// Content of the file, variables, and a part of the message.
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
+    let cases: &[Case<'_>] = &[
+        ("memroy = \"1G\"", &[], "memroy"),
+        ("", &[("EBB_MEMORY", "banana")], "from EBB_MEMORY"),
+        ("", &[("EBB_SWAP", "/x,bogus=1")], "from EBB_SWAP"),
+        ("pool = \"snappy\"", &[], "ebb.toml"),
+    ];
+    for (file, variables, says) in cases {
+        fs::write(dir.join("ebb.toml"), file).unwrap();
+        let output = with(dir, variables, &["run", "true"]);
+        let text = stderr(&output);
+        assert_eq!(
+            output.status.code(),
+            Some(125),
+            "{file} {variables:?}: {text}"
+        );
+        assert!(text.contains(says), "{file} {variables:?}: {text}");
+        let doctor = with(dir, variables, &["doctor"]);
+        let shown = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        assert_eq!(doctor.status.code(), Some(1), "{shown}");
+        assert!(shown.contains(says), "{shown}");
+    }
+}
+
+/// Of every shell, and man pages that `man` can read, from the one definition.
+#[test]
+fn man_pages_and_completions() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let path = dir.join("man1");
+    let output = with(dir, &[], &["generate", "man", path.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let page = fs::read_to_string(path.join("ebb-run.1")).unwrap();
+    assert!(page.contains(".TH ebb-run 1"), "{page}");
+    for option in ["memory", "swap", "pool", "stats"] {
+        assert!(
+            page.contains(&format!("\\-\\-{option}")),
+            "{option}: {page}"
+        );
+    }
+    assert!(path.join("ebb.1").exists() && !path.join("ebb-guard.1").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        let output = with(dir, &[], &["generate", shell]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(script.contains("device-choice"), "{shell}: {script}");
+    }
+    let script = format!(
+        "source <({} generate bash) && COMP_WORDS=(ebb run --mem) COMP_CWORD=2 && _ebb ebb --mem run && echo ${{COMPREPLY[0]}}",
+        ebb().display()
+    );
+    let bash = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&bash.stdout).into_owned();
+    assert_eq!(text, "--memory\n", "{}", stderr(&bash));
+}

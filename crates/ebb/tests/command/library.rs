@@ -1,0 +1,119 @@
+//! Where the library comes from: beside `ebb`, or from the copy inside, through the user's cache.
+
+use super::common::{cannot_page, ebb};
+use super::stderr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The library that a program under this `ebb` has loaded, with the cache and temporary files below `dir`.
+fn loaded(ebb: &Path, dir: &Path) -> (Option<String>, Output) {
+    let output = Command::new("timeout")
+        .args(["-k1", "60"])
+        .arg(ebb)
+        .args(["run", "--", "cat", "/proc/self/maps"])
+        .env("XDG_CACHE_HOME", dir.join("cache"))
+        .env("TMPDIR", dir)
+        .output()
+        .unwrap();
+    let maps = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = maps.lines().find(|line| line.contains("libebb_preload.so"));
+    let path = line.and_then(|line| Some(line[line.find('/')?..].to_owned()));
+    (path, output)
+}
+
+/// `ebb` without its library beside it, in a directory of this name.
+fn alone(dir: &Path, name: &str) -> std::path::PathBuf {
+    let place = dir.join(name);
+    fs::create_dir_all(&place).unwrap();
+    fs::copy(ebb(), place.join("ebb")).unwrap();
+    place.join("ebb")
+}
+
+#[test]
+fn a_library_whose_path_a_loader_cannot_take_is_loaded_from_the_cache() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["with:colon", "with $sign and blank"] {
+        let ebb = alone(dir.path(), name);
+        let library = "libebb_preload.so";
+        fs::copy(
+            super::ebb().with_file_name(library),
+            ebb.with_file_name(library),
+        )
+        .unwrap();
+        let (path, output) = loaded(&ebb, dir.path());
+        let path = path.unwrap_or_else(|| panic!("{name}: {}", stderr(&output)));
+        let cache = dir.path().join("cache/ebb");
+        assert!(path.starts_with(cache.to_str().unwrap()), "{name}: {path}");
+        assert!(output.stderr.is_empty(), "{name}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn ebb_alone_is_enough() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ebb = alone(dir.path(), "alone");
+    let (path, output) = loaded(&ebb, dir.path());
+    if !cfg!(embedded) {
+        assert_eq!(output.status.code(), Some(125));
+        let text = stderr(&output);
+        assert!(text.contains("libebb_preload.so is missing"), "{text}");
+        return println!("skipped in part: pending: this ebb was built without EBB_EMBED");
+    }
+    let cache = dir.path().join("cache/ebb");
+    let path = path.unwrap_or_else(|| panic!("{}", stderr(&output)));
+    assert!(path.starts_with(cache.to_str().unwrap()), "{path}");
+    // A cache that others can write to is passed over for the directory of temporary files.
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
+    let (path, output) = loaded(&ebb, dir.path());
+    let path = path.unwrap_or_else(|| panic!("{}", stderr(&output)));
+    let user = rustix::process::geteuid().as_raw();
+    let temporary = dir.path().join(format!("ebb-{user}"));
+    assert!(path.starts_with(temporary.to_str().unwrap()), "{path}");
+}
+
+/// A file system that no program is loaded from.
+#[test]
+fn a_cache_mounted_noexec_is_refused_with_the_next_step() {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    if !cfg!(embedded) {
+        return println!("skipped: pending: this ebb was built without EBB_EMBED");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ebb = alone(dir.path(), "alone");
+    let script = "mount -t tmpfs -o noexec,size=8m none /tmp && exec \"$0\" run true";
+    let output = Command::new("timeout")
+        .args(["-k1", "60", "unshare", "--mount", "sh", "-c", script])
+        .arg(if dir.path().starts_with("/tmp") {
+            // It would vanish under the mount.
+            let kept = alone(
+                Path::new("/var/tmp"),
+                &format!("ebb-noexec-{}", std::process::id()),
+            );
+            fs::remove_file(ebb).unwrap();
+            kept
+        } else {
+            ebb
+        })
+        .env("XDG_CACHE_HOME", "/tmp/cache")
+        .env("TMPDIR", "/tmp")
+        .output()
+        .unwrap();
+    let _ = fs::remove_dir_all(format!("/var/tmp/ebb-noexec-{}", std::process::id()));
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{text}");
+    assert!(text.contains("mounted noexec"), "{text}");
+    assert!(text.contains("XDG_CACHE_HOME"), "{text}");
+}

@@ -1,0 +1,208 @@
+//! The packages of `cargo xtask dist`, each installed and used: the tarball, the wheel with the Python package's
+//! own tests, and the .deb and the wheel on a clean root of Debian, as an ordinary user.
+
+mod common;
+
+use common::cannot_page;
+use ebb_harness::tools;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The directory of the packages, made once.
+fn dist() -> &'static Path {
+    static DIST: OnceLock<PathBuf> = OnceLock::new();
+    DIST.get_or_init(|| {
+        let mut xtask = Command::new("cargo");
+        xtask.args(["run", "--quiet", "--package", "xtask", "--", "dist"]);
+        let output = xtask.current_dir(tools::project()).output().unwrap();
+        assert!(output.status.success(), "{}", shown(&output));
+        let sums = Command::new("sha256sum")
+            .args(["--check", "--strict", "SHA256SUMS"])
+            .current_dir(tools::project().join("target/dist"))
+            .output()
+            .unwrap();
+        assert!(sums.status.success(), "{}", shown(&sums));
+        tools::project().join("target/dist")
+    })
+}
+
+fn shown(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    format!("{}\n{out}\n{err}", output.status)
+}
+
+fn package(end: &str) -> PathBuf {
+    let all = fs::read_dir(dist()).unwrap();
+    let mut all = all.map(|entry| entry.unwrap().path());
+    let ends = |path: &PathBuf| path.to_string_lossy().ends_with(end);
+    all.find(ends).unwrap_or_else(|| panic!("no {end}"))
+}
+
+/// Runs it with a time limit; returns what it wrote.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", shown(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_tarball_and_the_sbom() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut tar = Command::new("tar");
+    tar.args(["--strip-components=1", "-xzf"])
+        .arg(package(".tar.gz"));
+    run(tar.arg("-C").arg(dir.path()));
+    let ebb = dir.path().join("bin/ebb");
+    let size = fs::metadata(&ebb).unwrap().len();
+    assert!(size < 4 << 20, "{size} bytes");
+    let maps = run(Command::new(&ebb).args(["run", "cat", "/proc/self/maps"]));
+    let library = dir.path().join("lib/ebb/libebb_preload.so");
+    assert!(maps.contains(library.to_str().unwrap()), "{maps}");
+    for file in [
+        "share/man/man1/ebb-run.1",
+        "share/bash-completion/completions/ebb",
+        "share/zsh/site-functions/_ebb",
+        "share/fish/vendor_completions.d/ebb.fish",
+    ] {
+        assert!(dir.path().join(file).is_file(), "{file}");
+    }
+    // The library inside: its own, and whole.
+    fs::remove_file(library).unwrap();
+    let mut alone = Command::new(&ebb);
+    alone.args(["run", "cat", "/proc/self/maps"]);
+    alone.env("XDG_CACHE_HOME", dir.path().join("cache"));
+    assert!(run(&mut alone).contains("cache/ebb/"));
+    let sbom: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(package(".cdx.json")).unwrap()).unwrap();
+    assert_eq!(sbom["metadata"]["component"]["name"], "ebb");
+    let components = sbom["components"].as_array().unwrap();
+    // Of the command, of the library, and of both.
+    for name in ["clap", "libmimalloc-sys", "zstd-safe", "ebb-preload"] {
+        let found = components.iter().filter(|c| c["name"] == name).count();
+        assert_eq!(found, 1, "{name}");
+    }
+}
+
+/// The wheel in a fresh environment, and the tests of the Python package and of a Jupyter kernel there.
+#[test]
+fn the_wheel_the_python_package_and_a_jupyter_kernel() {
+    if cannot_page() {
+        return;
+    }
+    let Some(python) = tools::python_with("pytest, ipykernel, jupyter_client") else {
+        return println!("skipped: pytest, ipykernel and jupyter_client are not installed");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let venv = dir.path().join("venv");
+    run(Command::new(&python).args(["-m", "venv"]).arg(&venv));
+    let own = venv.join("bin/python3");
+    let mut pip = Command::new(&own);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-index"]);
+    run(pip.arg(package(".whl")));
+    // Kernel and test program come from the environment that has them.
+    let site = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let theirs = run(Command::new(&python).args(["-c", site]));
+    let ours = run(Command::new(&own).args(["-c", site]));
+    fs::write(Path::new(ours.trim()).join("tools.pth"), theirs).unwrap();
+    let mut tests = Command::new("timeout");
+    tests.args(["-k1", "600"]).arg(&own);
+    tests.args(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]);
+    tests.arg(tools::project().join("python/tests"));
+    tests.current_dir(dir.path()).env("HOME", dir.path());
+    tests.env_remove("PYTHONPATH");
+    let said = run(&mut tests);
+    println!("{said}");
+    assert!(said.contains(" passed"), "{said}");
+    assert!(!said.contains("skipped"), "{said}");
+}
+
+/// Shell functions for a clean root of Debian in `$root`.
+const ROOT: &str = r#"
+set -e
+in_root() { chroot "$root" env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin HOME=/root LC_ALL=C "$@"; }
+mount -t proc proc "$root/proc"
+mount -t tmpfs tmpfs "$root/dev"
+for device in null zero random urandom tty userfaultfd; do
+    [ -e /dev/$device ] || continue
+    cp -a /dev/$device "$root/dev/"
+done
+mkdir -p "$root/dev/shm"
+"#;
+
+/// A newcomer on a clean root: one line installs it, one command runs a program in half its memory.
+#[test]
+fn from_nothing_to_half_the_memory_by_deb_and_by_wheel() {
+    if cannot_page() || common::lacks("debootstrap") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    // Its packages are kept: making a root takes a minute.
+    let cache = tools::project().join("target/debian");
+    let archive = cache.join("root.tar");
+    if !archive.exists() {
+        fs::create_dir_all(&cache).unwrap();
+        let script = "rm -rf $0/fresh && debootstrap --variant=minbase --include=python3-venv,man-db bookworm $0/fresh >&2 \
+                      && tar -C $0/fresh -cf $0/part . && mv $0/part $0/root.tar && rm -rf $0/fresh";
+        let made = Command::new("timeout")
+            .args(["-k1", "500", "sh", "-c", script])
+            .arg(&cache)
+            .output()
+            .unwrap();
+        if !made.status.success() {
+            return println!(
+                "skipped: mount: no clean root can be made: {}",
+                shown(&made)
+            );
+        }
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let root = dir.path();
+    run(Command::new("tar")
+        .arg("-C")
+        .arg(root)
+        .arg("-xf")
+        .arg(&archive));
+    for end in [".deb", ".whl"] {
+        let file = package(end);
+        fs::copy(&file, root.join("tmp").join(file.file_name().unwrap())).unwrap();
+    }
+    const PROGRAM: &str = "print(sum(list(range(6_000_000))))";
+    let script = format!(
+        r#"{ROOT}
+in_root useradd -m newcomer
+chmod 666 "$root/dev/userfaultfd"
+as_user() {{ in_root setpriv --reuid=newcomer --regid=newcomer --init-groups env HOME=/home/newcomer "$@"; }}
+in_root sh -c 'apt-get install -y --no-install-recommends /tmp/*.deb || dpkg -i /tmp/*.deb' >&2
+! in_root sysctl --system 2> /dev/null | grep unprivileged_userfaultfd
+in_root man -w ebb-run >&2
+as_user ebb doctor >&2
+as_user ebb run -m 120M -- python3 -c '{PROGRAM}'
+in_root dpkg -P ebbtide >&2
+[ ! -e "$root/usr/bin/ebb" ] && [ ! -e "$root/usr/lib/ebb" ]
+as_user sh -c 'python3 -m venv ~/venv && ~/venv/bin/pip install --quiet --no-index /tmp/*.whl' >&2
+as_user /home/newcomer/venv/bin/ebb run -m 120M -- python3 -c '{PROGRAM}'
+as_user /home/newcomer/venv/bin/python -m ebbtide -m 120M -c '{PROGRAM}'
+"#
+    );
+    let mut unshare = Command::new("timeout");
+    unshare.args([
+        "-k1",
+        "300",
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ]);
+    unshare.args(["sh", "-c", &script]).env("root", root);
+    let said = run(&mut unshare);
+    assert_eq!(said, "17999997000000\n".repeat(3));
+}
