@@ -117,3 +117,25 @@ fn a_cache_mounted_noexec_is_refused_with_the_next_step() {
     assert!(text.contains("mounted noexec"), "{text}");
     assert!(text.contains("XDG_CACHE_HOME"), "{text}");
 }
+
+/// What a user downloads: without symbols, `ebb` and the library beside it.
+#[test]
+fn the_command_and_its_library_are_small() {
+    const MOST: u64 = 4_000_000;
+    if cfg!(debug_assertions) {
+        println!("skipped: a benchmark, and this is a debug build");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let stripped = |file: &Path| {
+        let to = dir.path().join(file.file_name().unwrap());
+        let mut strip = Command::new("strip");
+        let status = strip.arg("-o").arg(&to).arg(file).status().unwrap();
+        assert!(status.success(), "{}", file.display());
+        fs::metadata(to).unwrap().len()
+    };
+    let library = ebb().with_file_name("libebb_preload.so");
+    let sizes = [stripped(ebb()), stripped(&library)];
+    println!("ebb {}, library {}", sizes[0], sizes[1]);
+    assert!(sizes.iter().sum::<u64>() < MOST, "{sizes:?}");
+}

@@ -18,9 +18,20 @@ use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
 use ebb_sys::userfaultfd::Fault;
 use ebb_tree::Way;
+use std::cell::UnsafeCell;
 use std::time::Duration;
 
-static ZEROS: UnitBuffer = UnitBuffer([[0; PAGE_SIZE]; UNIT]);
+/// A unit of zeros. As it could be written, it takes no room in the library's file.
+struct Zeros(UnsafeCell<UnitBuffer>);
+// SAFETY: nobody writes it.
+unsafe impl Sync for Zeros {}
+static ZEROS: Zeros = Zeros(UnsafeCell::new(UnitBuffer([[0; PAGE_SIZE]; UNIT])));
+
+/// So many pages of zeros.
+fn zeros(pages: usize) -> &'static [PageBytes] {
+    // SAFETY: nobody writes it.
+    unsafe { &(&*ZEROS.0.get()).0[..pages] }
+}
 
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,7 +155,7 @@ impl<K: Kernel> FaultService<K> {
     /// all the same, the program dropped it without libc (a system call of its own, MADV_FREE before it paged). It
     /// reads as zeros, as it would without us, and is counted. If it had a clean copy, that is of the past.
     fn look_again(&self, state: &mut State, page: PageNumber) -> Result<(), Served> {
-        let (zeros, at) = (&ZEROS.0[..1], page.address());
+        let (zeros, at) = (zeros(1), page.address());
         let (done, result) = self.copy(at, zeros, Writes::Free, Waking::Later);
         if done > 0 {
             state
@@ -180,8 +191,7 @@ impl<K: Kernel> FaultService<K> {
         });
         let room = self.gets_room(state, page, first, pages);
         let (first, mut pages) = room.ok_or(Served::NoRoom)?;
-        let zeros = &ZEROS.0[..pages];
-        (pages, _) = self.try_install(first, zeros, Writes::Free, Waking::Later);
+        (pages, _) = self.try_install(first, zeros(pages), Writes::Free, Waking::Later);
         if pages < window.pages {
             state.pattern.brought(first, pages);
         }
