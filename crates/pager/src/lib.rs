@@ -8,13 +8,18 @@
 //! | [`map`] | where each page is, which addresses are managed, the order of accesses |
 //! | [`reclaim`] | whose turn it is to leave, which pages threads hold, the staging area |
 //! | [`devices`] | the swap space of a process and the devices under it |
-//! | [`process`] | the state under one lock, and what all threads of ours share |
-//! | [`eviction`] | the way out: make room, capture, swap out, release frames |
-//! | [`fault`] | the way in: service threads, resolve, swap in, install; out of memory |
+//! | [`process`] | `Base` and `Context`: the state under one lock, and what all threads of ours share |
+//! | [`eviction`] | `Reclaimer`, the way out: make room, capture, swap out, release frames |
+//! | [`fault`] | `FaultService`, the way in: service threads, resolve, swap in, install; out of memory |
+//! | [`pager`] | `Pager`, the whole as a value |
 //! | [`syscalls`] | memory calls of the program, and of children that share its memory |
 //! | [`fork`] | how a forked child comes to a pager of its own |
-//! | [`keeper`] | the thread for all that need not happen inside a fault or a call |
+//! | [`keeper`] | `Keeper`, the thread for all that need not happen inside a fault or a call |
 //! | [`hooks`] | the interface for the preload library |
+//!
+//! `Base`, `Context`, `Reclaimer`, `FaultService` and `Keeper` are layers: each owns its state, with private fields,
+//! and derefs to the one under it. The state under the lock ([`process::state`]) is parts with private fields and a
+//! `check` each. A part is plain data, as several change under one lock; a layer is what acts on them.
 
 mod budget;
 mod devices;

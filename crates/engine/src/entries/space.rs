@@ -186,6 +186,11 @@ impl Space {
             guard.is_some(),
             "entry {at} of cluster {cluster} is used after it was freed"
         );
+        self.locked(guard, cluster, at)
+    }
+
+    /// A cluster that is there, locked at one of its entries.
+    fn locked<'a>(&'a self, guard: SlotGuard<'a>, cluster: u32, at: usize) -> Locked<'a> {
         Locked {
             space: self,
             guard,
@@ -205,14 +210,7 @@ impl Space {
         let middle = self.top[cluster as usize / (LEAF * MIDDLE)].get()?;
         let leaf = middle[cluster as usize / LEAF % MIDDLE].get()?;
         let guard = lock(&leaf.0[cluster as usize % LEAF]);
-        guard.is_some().then_some(Locked {
-            space: self,
-            guard,
-            cluster,
-            at,
-            freed: 0,
-            came: None,
-        })
+        guard.is_some().then(|| self.locked(guard, cluster, at))
     }
 
     /// The second step of a thread that marked an entry busy and worked without the lock. The entry gets

@@ -2,7 +2,7 @@
 
 use crate::map::page_map::{UNIT, UNIT_BYTES};
 use crate::reclaim::attempts::Waiter;
-use ebb_engine::PageBytes;
+use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::paging::Time;
 use ebb_sys::userfaultfd::Fault;
 use std::collections::VecDeque;
@@ -59,8 +59,8 @@ pub struct Worker {
 impl Worker {
     /// With a buffer that takes memory as it is used: many a process of a tree has few faults.
     pub fn new() -> Self {
-        let zero = vec![0u8; size_of::<UnitBuffer>() + 4096].leak();
-        let at = zero.as_ptr().align_offset(4096);
+        let zero = vec![0u8; size_of::<UnitBuffer>() + PAGE_SIZE].leak();
+        let at = zero.as_ptr().align_offset(PAGE_SIZE);
         let buffer = zero[at..at + size_of::<UnitBuffer>()]
             .as_mut_ptr()
             .cast::<UnitBuffer>();

@@ -74,12 +74,8 @@ impl Space {
             }
             let at = found.visited as usize;
             return Some(Locked {
-                space: self,
-                guard,
-                cluster,
-                at,
-                freed: 0,
                 came: Some(stamp),
+                ..self.locked(guard, cluster, at)
             });
         }
     }
