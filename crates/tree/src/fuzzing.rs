@@ -138,7 +138,8 @@ fn one_call(table: &Table, call: u8, input: &mut Input<'_>) {
         }
         13 => {
             let pools = table.pools(me, input.word());
-            let limit = pools.limit(input.word(), (input.word() % 100) as u8, input.word());
+            let accept = table.limits.get().accept_percent;
+            let limit = pools.limit(input.word(), accept, input.word());
             assert!(limit.accept_percent <= 100);
         }
         14 => table.slot(me).report_pool(input.word(), input.word()),
