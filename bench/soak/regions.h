@@ -205,6 +205,13 @@ static void ends_well(pid_t child, const char* what) {
   abort();
 }
 
+// Pages that all processes have worked on.
+static uint64_t* work;  // Shared by them; null where nobody asks.
+
+static void worked(void) {
+  if (work) __atomic_fetch_add(work, 1, __ATOMIC_RELAXED);
+}
+
 // Does it to parts of regions.
 static void often(struct thread* t, int times, void (*act)(struct region*, size_t)) {
   while (times-- > 0) {
@@ -212,7 +219,7 @@ static void often(struct thread* t, int times, void (*act)(struct region*, size_
     size_t first, pages;
     if (!r) continue;
     part(t, r, &first, &pages);
-    for (size_t i = 0; i < pages; i++) act(r, first + i);
+    for (size_t i = 0; i < pages; i++, worked()) act(r, first + i);
   }
 }
 

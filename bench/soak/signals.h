@@ -1,5 +1,9 @@
-// Signals at any time. Each thread has a timer of its own. A process that does nothing else signals the whole
-// group, so also a child that fork has just made and a program that is being replaced.
+// Signals at any time. Each thread has a timer of its own, of its processor time. A process that does nothing else
+// signals the whole group, so also a child that fork has just made and a program that is being replaced.
+//
+// A handler may take longer than the pause between two signals where the machine is busy. Handlers would then run
+// alone, for ever. So the next signal waits until somebody has worked on a page since the last one, but not for long:
+// somebody may wait for a signal.
 //
 // The handler checks and changes memory that nobody else touches. The signal is SIGWINCH, which a program
 // that has no handler yet ignores.
@@ -11,7 +15,7 @@
 #include "elements.h"
 #include "regions.h"
 
-enum { BEAT_PAGES = 192, BEAT_WORDS = 8 };
+enum { BEAT_PAGES = 192, BEAT_WORDS = 8, WORKED = 4 };
 
 // Memory of a thread's handler: pages, of each the words at equal distances.
 struct beat {
@@ -54,7 +58,11 @@ static void ping(pid_t parent) {
   if (getppid() != parent) _exit(0);
   for (uint64_t n = 0;; n++) {
     const struct timespec pause = {0, 100000 + (long)(mix(n) % 2000000)};
-    nanosleep(&pause, 0);
+    const uint64_t before = __atomic_load_n(work, __ATOMIC_RELAXED);
+    for (int tries = 0; tries < 50; tries++) {
+      nanosleep(&pause, 0);
+      if (__atomic_load_n(work, __ATOMIC_RELAXED) - before >= WORKED) break;
+    }
     kill(0, SIGWINCH);
   }
 }
@@ -65,6 +73,8 @@ static void begin_signals(void) {
   const struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   must(sigaction(SIGWINCH, &action, 0) == 0, "sigaction");
   must(setpgid(0, 0) == 0 || errno == EPERM, "setpgid");
+  work = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  must(work != MAP_FAILED, "mmap");
   const pid_t self = getpid();
   pinger = fork();
   must(pinger >= 0, "fork");
@@ -89,7 +99,7 @@ static void begin_beat(void) {
   timer_t timer;
   struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGWINCH};
   event._sigev_un._tid = (pid_t)syscall(SYS_gettid);
-  must(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "timer_create");
+  must(timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0, "timer_create");
   const struct itimerspec often = {{0, 3000000}, {0, 3000000}};
   must(timer_settime(timer, 0, &often, 0) == 0, "timer_settime");
 }

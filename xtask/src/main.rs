@@ -1,10 +1,12 @@
-//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `soak`.
+//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `fuzz`, `kernels`, `soak`.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod conformance;
 mod demo;
 mod dist;
+mod fuzz;
+mod kernels;
 mod setup;
 mod skips;
 mod soak;
@@ -34,6 +36,10 @@ enum Chore {
     Bench(bench::Options),
     /// Run the kernel's self-tests and LTP by themselves and under ebb, and compare
     Conformance(conformance::Options),
+    /// Feed what comes from outside to the code that reads it, steered by coverage
+    Fuzz(fuzz::Options),
+    /// Boot real kernels in QEMU and run a set of checks on each
+    Kernels(kernels::Options),
     /// Run what programs do to memory under ebb in all settings, for as long as you like
     Soak(soak::Options),
 }
@@ -45,6 +51,8 @@ fn main() -> ExitCode {
         Chore::Test(options) => test::test(&options),
         Chore::Bench(options) => bench::bench(&options),
         Chore::Conformance(options) => conformance::conformance(&options),
+        Chore::Fuzz(options) => fuzz::fuzz(&options),
+        Chore::Kernels(options) => kernels::kernels(&options),
         Chore::Soak(options) => soak::soak(&options),
     };
     match outcome {

@@ -46,6 +46,7 @@ impl AllowedSkips {
                 "may use userfaultfd",
                 number("vm/unprivileged_userfaultfd") == Some(1) || may_open_userfaultfd(root),
             ),
+            ("kernel swap", !kernel_swap::in_use()),
             ("userfaultfd", lacks("userfaultfd") || lacks("move")),
             ("io_uring", lacks("io_uring")),
             // Of a user who may not lock memory without bounds.

@@ -61,6 +61,15 @@ impl Available {
     }
 }
 
+/// Reads a text as each of the files, for the fuzz target (`fuzz/`).
+#[cfg(fuzzing)]
+pub fn fuzzing(text: &[u8]) {
+    let text = String::from_utf8_lossy(text);
+    machine(&text);
+    let (one, other) = text.split_once("\n\n").unwrap_or((&text, &text));
+    groups(one, other);
+}
+
 fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }

@@ -111,9 +111,9 @@ fn the_use_shown_agrees_with_the_data_stored() {
         );
         assert_eq!((of("processes"), of("given_up_by")), (1, 0), "{after}");
     }
-    // Memory beyond the budget is on both devices, and in their files.
+    // Memory beyond the budget is on both devices, and in their files; a little is on its way there.
     let used = figure(&after, 0, "used_bytes") + figure(&after, 1, "used_bytes");
-    let stored = (MEMORY_MIB - 40) << 20..=MEMORY_MIB << 20;
+    let stored = (MEMORY_MIB - 41) << 20..=MEMORY_MIB << 20;
     assert!(stored.contains(&used), "{used} bytes: {after}");
     let in_file = |name: &str| {
         let path = tree.holders(name).into_iter().next().expect("it is open");

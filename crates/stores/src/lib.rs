@@ -14,6 +14,8 @@ mod encryption;
 mod facts;
 mod faulty;
 mod file;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod open;
 mod pass_through;
 mod ram;

@@ -90,7 +90,7 @@ impl Histogram {
     /// Counts, percentiles and maximum as they are now.
     pub fn summary(&self) -> Summary {
         let counts: Vec<u64> = self.buckets.iter().map(|b| b.load(Relaxed)).collect();
-        let count: u64 = counts.iter().sum();
+        let count = counts.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
         let max = self.max.load(Relaxed);
         // The value at rank ceil(permille/1000 · count), as the upper end of its bucket.
         let at = |permille: u64| {
@@ -99,7 +99,7 @@ impl Histogram {
             counts
                 .iter()
                 .position(|&n| {
-                    seen += n;
+                    seen = n.saturating_add(seen);
                     seen >= rank.max(1)
                 })
                 .map_or(0, |bucket| upper(bucket).min(max))

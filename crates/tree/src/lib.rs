@@ -41,6 +41,8 @@ const _: () = assert!(MAX_DEVICES == ebb_engine::MAX_DEVICES);
 
 mod lease;
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
 #[cfg(not(loom))]
 mod guard;
 #[cfg(not(loom))]

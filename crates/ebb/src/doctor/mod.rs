@@ -3,6 +3,7 @@
 
 mod advisory;
 mod check;
+mod kernel_swap;
 mod required;
 
 use crate::cli::DoctorArgs;

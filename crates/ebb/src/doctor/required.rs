@@ -58,13 +58,14 @@ pub fn required() -> (Vec<Check>, Option<Access>) {
             ),
         });
     };
-    need("move", probe::move_works(access), "6.8");
+    need("move", probe::move_works(access), "6.12");
     need("poison", probe::poison_works(access), "6.6");
     need(
         "write-protection",
         probe::write_protection_works(access),
         "5.7",
     );
+    checks.push(super::kernel_swap::kernel_swap());
     (checks, Some(access))
 }
 

@@ -42,7 +42,9 @@ pub enum Need {
 /// From how many bytes on a pool of `max` is nearly at its limit: three quarters of the way from
 /// the threshold.
 pub const fn urgent(max: u64, accept_percent: u8) -> u64 {
-    (max / 100 * accept_percent as u64 + 3 * max) / 4
+    // Any limit: that of a tree is a shared word.
+    let threshold = (max / 100) as u128 * accept_percent as u128;
+    ((threshold + 3 * max as u128) / 4) as u64
 }
 
 /// See the module. All zeros at first.

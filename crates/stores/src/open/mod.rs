@@ -25,6 +25,9 @@ pub use opened::OpenedDevice;
 pub use spec::{MAX_NODE, MAX_PRIORITY, SpecError, SwapSpec, SwapTarget};
 pub use swap_header::PendingHeader;
 
+#[cfg(fuzzing)]
+pub use sysfs::fuzz_swaps;
+
 use error::{errno, system};
 use rustix::io::Errno;
 use std::ffi::OsString;

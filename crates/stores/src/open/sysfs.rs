@@ -73,6 +73,12 @@ fn is_listed(table: &str, metadata: &fs::Metadata) -> bool {
     })
 }
 
+/// Reads a table of /proc/swaps, for the fuzz target.
+#[cfg(fuzzing)]
+pub fn fuzz_swaps(table: &str) {
+    swap_paths(table).for_each(drop);
+}
+
 /// The paths of /proc/swaps: the first field of each line but the first, with spaces and the
 /// like as octal escapes.
 fn swap_paths(table: &str) -> impl Iterator<Item = PathBuf> {

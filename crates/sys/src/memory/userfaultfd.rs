@@ -160,7 +160,7 @@ impl std::fmt::Display for OpenError {
             OpenError::Features(missing) => {
                 write!(
                     f,
-                    "this kernel's userfaultfd lacks features {missing:#x} (MOVE needs Linux 6.8; on arm64, write protection 6.11)"
+                    "this kernel's userfaultfd lacks features {missing:#x} (run Linux 6.12 or newer)"
                 )
             }
         }

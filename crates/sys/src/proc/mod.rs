@@ -5,6 +5,8 @@
 //! forked children and in children of `vfork`, where the allocator may be locked for ever.
 
 mod file;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod own;
 mod pidfd;
 mod process;

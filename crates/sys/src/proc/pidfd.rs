@@ -33,7 +33,7 @@ pub fn pidfd_target(pidfd: BorrowedFd<'_>) -> Result<PidfdTarget, Errno> {
 }
 
 impl PidfdTarget {
-    fn parse(text: &[u8]) -> Result<Self, Errno> {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, Errno> {
         let text = std::str::from_utf8(text).map_err(|_| Errno::INVAL)?;
         let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
         let number = |text: &str| text.trim().parse::<u32>().ok().filter(|&pid| pid > 0);

@@ -101,7 +101,8 @@ impl Table {
     pub fn ask_colder(&self, me: SlotNumber, before: AgeCutoff, pages: u64) -> Asked {
         let own = |n: SlotNumber| {
             let slot = self.slot(n);
-            slot.charged.load(Relaxed) - slot.credit.load(Relaxed)
+            let charged = slot.charged.load(Relaxed);
+            charged.saturating_sub(slot.credit.load(Relaxed))
         };
         let ask_one = |but: Option<SlotNumber>| {
             let these = || {

@@ -31,7 +31,9 @@ impl Table {
 
     /// The tree's use now: charged + outside - credit.
     pub fn in_use(&self) -> i64 {
-        self.charged.0.load(SeqCst) + self.budget.load(Relaxed) - self.limit.0.load(SeqCst)
+        let (charged, limit) = (self.charged.0.load(SeqCst), self.limit.0.load(SeqCst));
+        let charged = charged.saturating_add(self.budget.load(Relaxed));
+        charged.saturating_sub(limit)
     }
 
     /// Whether a process that grows and does not page waits until it does. It waits if there is little
@@ -40,8 +42,8 @@ impl Table {
         let budget = self.budget.load(Relaxed);
         let limit = self.limit.0.load(SeqCst);
         self.mode() == Mode::Paging
-            && limit - self.charged.0.load(SeqCst) < start_room(budget)
-            && budget - limit > budget / UNPAGED
+            && limit.saturating_sub(self.charged.0.load(SeqCst)) < start_room(budget)
+            && budget.saturating_sub(limit) > budget / UNPAGED
     }
 
     /// Notes what is in use while this is charged under this limit, as far as that is known: what
@@ -51,7 +53,10 @@ impl Table {
         if suspected < 0 {
             return;
         }
-        let used = charged - suspected + self.budget.load(Relaxed) - limit;
+        let used = charged
+            .saturating_sub(suspected)
+            .saturating_add(self.budget.load(Relaxed))
+            .saturating_sub(limit);
         if used > self.peak.0.load(Relaxed) {
             self.peak.0.fetch_max(used, Relaxed);
         }
@@ -61,7 +66,7 @@ impl Table {
         // The limit, if they fit under it.
         let fits = |charged: i64| {
             let limit = self.limit.0.load(SeqCst);
-            (charged + pages <= limit).then_some(limit)
+            (charged.checked_add(pages)? <= limit).then_some(limit)
         };
         let bit = 1 << (me.index() % 64);
         let waiters = &self.waiters.0[me.index() / 64];
@@ -105,9 +110,9 @@ impl Table {
             let had = self
                 .slot(me)
                 .charged
-                .fetch_update(SeqCst, SeqCst, |had| Some((had - pages).max(0)))
+                .fetch_update(SeqCst, SeqCst, |had| Some(had.saturating_sub(pages).max(0)))
                 .unwrap_or(0);
-            debug_assert!(had >= pages, "uncharging {pages} of {had}");
+            debug_assert!(cfg!(fuzzing) || had >= pages, "uncharging {pages} of {had}");
             self.charged.0.fetch_sub(pages.min(had), SeqCst);
         });
         self.wake_waiters();
@@ -178,9 +183,13 @@ impl Table {
 
     /// See [`Member::fork_fits`](crate::Member::fork_fits).
     pub fn fork_fits(&self, me: SlotNumber, pages: i64) -> bool {
-        let grown = (pages - self.slot(me).measured.load(SeqCst)).max(0);
-        let copies = self.overlap.load(SeqCst) + self.forked.fetch_add(pages, SeqCst) + pages;
-        let fits = self.in_use() + grown + copies <= self.budget.load(SeqCst);
+        let grown = pages
+            .saturating_sub(self.slot(me).measured.load(SeqCst))
+            .max(0);
+        let forked = self.forked.fetch_add(pages, SeqCst).saturating_add(pages);
+        let copies = self.overlap.load(SeqCst).saturating_add(forked);
+        let use_then = self.in_use().saturating_add(grown).saturating_add(copies);
+        let fits = use_then <= self.budget.load(SeqCst);
         if !fits {
             self.forked.fetch_sub(pages, SeqCst);
         }
@@ -191,7 +200,8 @@ impl Table {
     /// pages, which the child will not have.
     pub fn charge_for_child(&self, parent: SlotNumber, child: SlotNumber, alone: i64) {
         self.bracketed(parent, || {
-            let pages = (self.slot(parent).charged.load(SeqCst) - alone).max(0);
+            let pages = self.slot(parent).charged.load(SeqCst);
+            let pages = pages.saturating_sub(alone).max(0);
             // Charge first: nobody may take for room what the credit adds to the limit.
             self.charged.0.fetch_add(pages, SeqCst);
             self.slot(child).charged.store(pages, SeqCst);
@@ -226,8 +236,8 @@ impl Table {
             let slots: i64 = self
                 .taken()
                 .map(|(n, _)| self.slot(n).charged.load(SeqCst))
-                .sum();
-            self.charged.0.load(SeqCst) - slots
+                .fold(0, i64::saturating_add);
+            self.charged.0.load(SeqCst).saturating_sub(slots)
         })
     }
 
@@ -267,8 +277,38 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Config;
+    use crate::table::{Config, SlotState, StateWord};
     use proptest::prelude::*;
+
+    /// Another member may write what it likes: figures are wrong then, and no sum overflows.
+    #[test]
+    fn words_of_any_value_are_no_overflow() {
+        let extremes = [i64::MIN, -1, 0, 1, i64::MAX];
+        let me = SlotNumber::new(0).unwrap();
+        for (a, b) in extremes.iter().flat_map(|a| extremes.map(|b| (*a, b))) {
+            let (table, _fd) = Table::create(1000, Config::default()).unwrap();
+            for slot in 0..2 {
+                table.set_state(
+                    SlotNumber::new(slot).unwrap(),
+                    StateWord::of(SlotState::Paging),
+                );
+                table.slots[slot].charged.store(a, SeqCst);
+                table.slots[slot].credit.store(b, SeqCst);
+                table.slots[slot].measured.store(b, SeqCst);
+            }
+            table.charged.0.store(a, SeqCst);
+            table.limit.0.store(b, SeqCst);
+            table.overlap.store(a, SeqCst);
+            table.forked.store(b, SeqCst);
+            table.suspected.store(b, SeqCst);
+            table.mode.store(1, SeqCst);
+            std::hint::black_box((table.in_use(), table.delays_growth(), table.drift()));
+            table.fork_fits(me, 5);
+            table.try_charge(me, 5);
+            table.ask_reclaim(me, 5);
+            table.charge_for_child(me, SlotNumber::new(1).unwrap(), 5);
+        }
+    }
 
     /// A family of three with ten pages shared by all, then random copies and drops. The table's figure of
     /// use equals a count of the distinct pages.

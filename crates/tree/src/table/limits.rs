@@ -52,7 +52,8 @@ impl LimitWords {
         let rest = self.rest.load(SeqCst);
         Limits {
             pool_max,
-            accept_percent: ACCEPT_PERCENT.wrapping_add(rest as u8),
+            // Another member may have written what is no percentage of a threshold.
+            accept_percent: ACCEPT_PERCENT.wrapping_add(rest as u8).clamp(1, 99),
             writeback: rest >> 8 & 1 == 0,
         }
     }
@@ -73,6 +74,17 @@ impl LimitWords {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_word_is_a_percentage() {
+        for rest in 0..=u8::MAX {
+            let words = LimitWords {
+                pool_max: AtomicU64::new(u64::MAX),
+                rest: AtomicU32::new(rest.into()),
+            };
+            assert!((1..=99).contains(&words.get().accept_percent));
+        }
+    }
 
     #[test]
     fn words_carry_everything_and_zeros_are_the_default() {

@@ -10,13 +10,13 @@ const START_ROOM_PERCENT: i64 = 12;
 /// Pages of room at which a tree of this budget starts to page.
 pub fn start_room(budget: i64) -> i64 {
     START_ROOM_PAGES
-        .max(budget * START_ROOM_PERCENT / 100)
+        .max(budget.saturating_mul(START_ROOM_PERCENT) / 100)
         .min(budget / 2)
 }
 
 /// At which use a tree of this budget starts to page.
 pub fn start_threshold(budget: i64) -> i64 {
-    budget - start_room(budget)
+    budget.saturating_sub(start_room(budget))
 }
 
 #[cfg(test)]

@@ -1,0 +1,113 @@
+//! The kernel's own swap beside ours. Where the kernel swaps the pages that are moved out of a program, UFFDIO_MOVE
+//! races with it on kernels without the repair of CVE-2025-38242: a page may be lost, or be given twice. No program
+//! is started there. No interface tells whether a kernel has the repair, so its version decides.
+//!
+//! Does not see swap that is turned on later.
+
+use super::check::{Check, Verdict};
+use std::fs::read_to_string;
+use std::path::Path;
+
+const FIX: &str = "run Linux 6.12.37 (of 6.12) or 6.16 or newer; or as root `swapoff -a`; or forbid swap to the \
+                   command alone: `systemd-run --user --scope -p MemorySwapMax=0 ebb run ...`";
+
+/// The facts on which it depends.
+struct Facts {
+    /// The release, as in `uname -r`.
+    kernel: String,
+    /// The text of /proc/swaps.
+    swaps: String,
+    /// Whether a control group forbids swap to this process.
+    forbidden: bool,
+}
+
+/// The check.
+pub fn kernel_swap() -> Check {
+    judge(&Facts {
+        kernel: super::kernel(),
+        swaps: read_to_string("/proc/swaps").unwrap_or_default(),
+        forbidden: forbidden(Path::new("/sys/fs/cgroup")),
+    })
+}
+
+fn judge(facts: &Facts) -> Check {
+    const NAME: &str = "kernel-swap";
+    // Under a heading.
+    if facts.swaps.lines().count() < 2 {
+        return Check::ok(NAME, "off");
+    }
+    if facts.forbidden {
+        return Check::ok(NAME, "on, but forbidden to this control group");
+    }
+    if is_repaired(&facts.kernel) {
+        return Check::ok(NAME, "on; this kernel moves pages safely beside it");
+    }
+    let detail = format!(
+        "on, and moving pages beside it may lose some (CVE-2025-38242, kernel {})",
+        facts.kernel
+    );
+    Check::not(NAME, Verdict::Missing, detail, FIX)
+}
+
+/// Whether a kernel of this release has the repair of CVE-2025-38242.
+fn is_repaired(release: &str) -> bool {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|part| part.parse::<u32>().ok());
+    let mut next = || numbers.next().unwrap_or(0);
+    let (series, patch) = ((next(), next()), next());
+    series >= (6, 16) || series == (6, 12) && patch >= 37
+}
+
+/// Whether memory.swap.max of this process's group, or of one above it, is 0.
+fn forbidden(top: &Path) -> bool {
+    let text = read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return false;
+    };
+    top.join(path)
+        .ancestors()
+        .take_while(|dir| dir.starts_with(top))
+        .any(|dir| read_to_string(dir.join("memory.swap.max")).is_ok_and(|text| text.trim() == "0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ON: &str = "Filename Type Size Used Priority\n/swap.img file 4194300 0 -2\n";
+
+    #[test]
+    fn swap_beside_a_kernel_that_loses_pages_is_refused() {
+        let judge = |kernel: &str, swaps: &str, forbidden: bool| {
+            judge(&Facts {
+                kernel: kernel.into(),
+                swaps: swaps.into(),
+                forbidden,
+            })
+            .verdict
+        };
+        let losing = [
+            "6.8.0-45-generic",
+            "6.11.0",
+            "6.12.36",
+            "6.12.0-55.el10.x86_64",
+            "6.13.12",
+            "6.15.2",
+        ];
+        for kernel in losing {
+            assert_eq!(judge(kernel, ON, false), Verdict::Missing, "{kernel}");
+            assert_eq!(judge(kernel, ON, true), Verdict::Ok, "{kernel}");
+            assert_eq!(judge(kernel, "Filename\n", false), Verdict::Ok, "{kernel}");
+        }
+        for kernel in [
+            "6.12.37",
+            "6.12.117+deb12-cloud-amd64",
+            "6.16.0",
+            "6.18.44",
+            "7.3.4+deb13",
+        ] {
+            assert_eq!(judge(kernel, ON, false), Verdict::Ok, "{kernel}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The lease area of a device, in which another member has written what it likes.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| ebb_tree::fuzzing::leases(input));
