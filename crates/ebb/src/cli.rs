@@ -55,6 +55,8 @@ pub enum Verb {
     Swap(SwapArgs),
     /// Show or change the limits of a program that runs
     Limit(LimitArgs),
+    /// Watch the programs that run under `ebb run`
+    Top(TopArgs),
     /// Show what a program that runs uses, its faults, and how long it waited for them
     Stats(StatsArgs),
     /// Print one of the engine's experiments as a table (the program `ebb-lab`)
@@ -116,6 +118,22 @@ pub struct RunArgs {
     /// Write counters and fault latencies to FILE as JSON when the program ends
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
+
+    /// Answer scrapers of Prometheus here while the program runs: 127.0.0.1:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<String>,
+
+    /// Say at the end what the program had, where it was kept, and how long it waited: one to three lines
+    ///
+    /// on if it is left out, standard error is a terminal, and something was paged.
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    pub summary: Option<Switch>,
+
+    /// Run COMMAND with the shell when a program of the tree is ended for memory
+    ///
+    /// EBB_PID names `ebb run` to it, and EBB_MESSAGE is what was said on standard error.
+    #[arg(long, value_name = "COMMAND")]
+    pub on_exhausted: Option<OsString>,
 
     /// Refuse programs whose memory cannot be managed (static, setuid)
     ///
@@ -252,6 +270,38 @@ pub struct StatsArgs {
     /// A JSON object on stdout instead of text
     #[arg(long)]
     pub json: bool,
+
+    /// OpenMetrics on stdout instead of text, for Prometheus
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
+
+    /// Again after this time, until the program ends: 1s, 500ms, 5m
+    #[arg(long, value_name = "TIME")]
+    pub watch: Option<String>,
+}
+
+/// Options of `ebb top`.
+#[derive(Args)]
+pub struct TopArgs {
+    /// The `ebb run`, or any process under it; the only one of yours if it is left out
+    #[arg(value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// Print it once as text
+    #[arg(long)]
+    pub once: bool,
+
+    /// Print it once as a JSON object, as it is recorded
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write what is shown to FILE too
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    pub record: Option<PathBuf>,
+
+    /// Show what --record has written
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
+    pub replay: Option<PathBuf>,
 }
 
 /// Options of `ebb swap`.

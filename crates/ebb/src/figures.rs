@@ -2,26 +2,60 @@
 
 use crate::ask::ask;
 use crate::cli::StatsArgs;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ebb_stores::human;
 use ebb_tree::{Request, StatsShown};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Asks for them and shows them.
 ///
 /// # Errors
 /// The process belongs to no tree.
 pub fn stats(args: StatsArgs) -> Result<ExitCode> {
-    let stats = of(args.pid)?;
-    let mut out = stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &stats)?;
-        writeln!(out)?;
-    } else {
-        show(&mut out, &stats)?;
+    let pace = args.watch.as_deref().map(pace).transpose()?;
+    let mut stats = of(args.pid)?;
+    loop {
+        let mut out = stdout().lock();
+        if args.prometheus {
+            write!(out, "{}", crate::metrics::text(stats)?)?;
+        } else if args.json && pace.is_some() {
+            // One line each time, for programs that read along.
+            serde_json::to_writer(&mut out, &stats)?;
+            writeln!(out)?;
+        } else if args.json {
+            serde_json::to_writer_pretty(&mut out, &stats)?;
+            writeln!(out)?;
+        } else {
+            show(&mut out, &stats)?;
+        }
+        out.flush()?;
+        let Some(pace) = pace else { break };
+        std::thread::sleep(pace);
+        // Its end is the end of the watch.
+        match of(args.pid) {
+            Ok(next) => stats = next,
+            Err(_) => break,
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A time as users write it.
+fn pace(text: &str) -> Result<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        _ => 0.0,
+    };
+    let seconds = digits.parse::<f64>().unwrap_or(0.0) * unit;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(pace) if pace >= Duration::from_millis(10) => Ok(pace),
+        _ => bail!("--watch {text}: give a time of 10ms or more, like 1s, 500ms or 5m"),
+    }
 }
 
 /// The figures of the tree that a process is in.
@@ -34,7 +68,7 @@ pub fn of(pid: u32) -> Result<StatsShown> {
 }
 
 /// Nanoseconds for people.
-fn time(ns: u64) -> String {
+pub fn time(ns: u64) -> String {
     match ns {
         0..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),

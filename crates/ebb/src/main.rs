@@ -5,6 +5,7 @@
 //! | `run` | [`run`] | a program, and all it starts, in less memory than they need |
 //! | `swap` | [`swap`] | other swap devices for a running program |
 //! | `limit` | [`limit`] | other limits for a running program |
+//! | `top` | [`top`] | a live view |
 //! | `stats` | [`figures`] | what a running tree uses, faults and waits |
 //! | `doctor` | [`doctor`] | whether that can work here, and the fix |
 //! | `generate` | [`generate`] | man pages and completions |
@@ -20,17 +21,21 @@ mod cli;
 mod defaults;
 mod doctor;
 mod ending;
+mod exhausted;
 mod figures;
 mod generate;
 mod guard;
 mod lab;
 mod library;
 mod limit;
+mod metrics;
 mod program;
 mod run;
 mod setup;
 mod stats;
+mod summary;
 mod swap;
+mod top;
 mod wait;
 mod wrap;
 
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
         cli::Verb::Run(args) => run::run(args),
         cli::Verb::Swap(args) => swap::swap(args),
         cli::Verb::Limit(args) => limit::limit(args),
+        cli::Verb::Top(args) => top::top(args),
         cli::Verb::Stats(args) => figures::stats(args),
         cli::Verb::Lab(args) => lab::lab(args),
         cli::Verb::Doctor(args) => doctor::doctor(args),

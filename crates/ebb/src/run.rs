@@ -2,11 +2,12 @@
 
 use crate::cli::RunArgs;
 use crate::library::Library;
+use crate::metrics::Listener;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::stats::{self, StatsFile};
 use crate::wait::{self, Running};
 use crate::wrap::Wrap;
-use crate::{FAILED, defaults, doctor, setup};
+use crate::{FAILED, defaults, doctor, exhausted, setup, summary};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
 use ebb_tree::Supervisor;
@@ -30,7 +31,7 @@ const HELPERS: Duration = Duration::from_secs(10);
 /// The command cannot be started; nothing has been changed then.
 pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     let filled = defaults::fill(&mut args)?;
-    let (setup, pending_header) =
+    let (mut setup, pending_header) =
         setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
     let program = match find(&args)? {
         Ok(program) => program,
@@ -42,11 +43,14 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     doctor::must_work()?;
     let library = Library::find()?;
     warn_if_unmanaged(&program, &library);
+    setup.notices = Some(exhausted::notices(args.on_exhausted.clone()));
+    let metrics = args.metrics.as_deref().map(Listener::bind).transpose()?;
     let mut stats_file = args.stats.as_deref().map(StatsFile::open).transpose()?;
 
     // Before the supervisor: threads that it starts must not take our signals.
     let signals = wait::prepare().context("cannot take signals")?;
     let mut supervisor = Supervisor::new(setup)?;
+    let _served = metrics.map(Listener::serve).transpose()?;
     let mut command = Command::new(&program.path);
     command.arg0(&args.command[0]).args(&args.command[1..]);
     if !library.withheld_from(&program.kind) {
@@ -88,11 +92,22 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     supervisor.turn()?;
     supervisor.wait_for_helpers(HELPERS)?;
     report(&supervisor);
+    summarize(&args, &supervisor);
     if supervisor.has_processes() && daemon::split() == Ok(Side::Background) {
         stay_behind(&mut supervisor, &running)?;
         report(&supervisor);
     }
     Ok(end.status().into())
+}
+
+/// Says what the programs had, where somebody reads it.
+fn summarize(args: &RunArgs, supervisor: &Supervisor) {
+    let stats = supervisor.stats();
+    if summary::wanted(args, &stats) {
+        for line in summary::lines(&stats) {
+            let _ = writeln!(std::io::stderr(), "ebb: {line}");
+        }
+    }
 }
 
 /// Supervises the processes that the ended program leaves, as long as they live. Readers of our output wait for

@@ -34,6 +34,9 @@ pub const MAX_MEMBERS: usize = 512;
 #[allow(missing_docs)]
 pub const MAX_MEMBERS: usize = 4;
 
+/// A member's last message holds these words where it is ended for memory.
+pub const OUT_OF_MEMORY: &str = "out of memory: ";
+
 /// Devices of a tree.
 pub const MAX_DEVICES: usize = 8;
 #[cfg(not(loom))]
@@ -62,10 +65,11 @@ pub use {
     guard::{Launcher, guard},
     histogram::{Histogram, Summary},
     member::{ChildSlot, Device, JoinError, Member},
-    protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request},
+    protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request, trees},
     supervisor::{
-        ANY_CHILD, DeviceShown, FaultsShown, LimitsShown, MemberShown, Opener, ProcessLimits,
-        Setup, SetupDevice, SetupError, StatsShown, Supervisor, Totals, check_limits,
+        ANY_CHILD, DeviceShown, FaultsShown, LimitsShown, MemberShown, Notices, Opener,
+        ProcessLimits, Setup, SetupDevice, SetupError, StatsShown, Supervisor, Totals,
+        check_limits,
     },
     table::{
         AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, SlotNumber, SlotState,

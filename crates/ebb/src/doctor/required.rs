@@ -73,7 +73,7 @@ pub fn required() -> (Vec<Check>, Option<Access>) {
 struct Machine {
     gvisor: bool,
     container: bool,
-    user: u32,
+    user: String,
 }
 
 impl Machine {
@@ -82,13 +82,26 @@ impl Machine {
         Self {
             gvisor: read_to_string("/proc/version").is_ok_and(|text| text.contains("gVisor")),
             container: ["/.dockerenv", "/run/.containerenv"].iter().any(there),
-            user: rustix::process::getuid().as_raw(),
+            user: user_name(rustix::process::getuid().as_raw()),
         }
     }
 }
 
+/// The user's name, as /etc/passwd has it; else the number, which commands take as well.
+fn user_name(uid: u32) -> String {
+    let all = read_to_string("/etc/passwd").unwrap_or_default();
+    let of_user = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    };
+    all.lines()
+        .find_map(of_user)
+        .unwrap_or_else(|| uid.to_string())
+}
+
 fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) -> Check {
-    let user = machine.user;
+    let user = &machine.user;
     let no_device = device.kind() == io::ErrorKind::NotFound;
     let fix = if machine.gvisor {
         "gVisor has no userfaultfd: run the container with the runc runtime".into()
@@ -141,11 +154,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_user_has_a_name_or_a_number() {
+        assert_eq!(user_name(0), "root");
+        assert_eq!(user_name(4_000_000_000), "4000000000");
+    }
+
+    #[test]
     fn the_refusal_names_a_fix_for_each_kind_of_machine() {
         let plain = || Machine {
             gvisor: false,
             container: false,
-            user: 1000,
+            user: "someone".into(),
         };
         let container = || Machine {
             container: true,
@@ -156,7 +175,12 @@ mod tests {
             ..container()
         };
         for (syscall, device, machine, fix) in [
-            (libc::EPERM, libc::EACCES, plain(), "setfacl -m u:1000:rw"),
+            (
+                libc::EPERM,
+                libc::EACCES,
+                plain(),
+                "setfacl -m u:someone:rw",
+            ),
             (
                 libc::EPERM,
                 libc::ENOENT,

@@ -15,6 +15,7 @@ use crate::reclaim::memory_stall::GIVE_UP;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
+use ebb_tree::OUT_OF_MEMORY;
 use std::ops::ControlFlow::Continue;
 
 /// Pages to work on that a process needs beside those that stay in memory.
@@ -39,7 +40,7 @@ impl<K: Kernel> FaultService<K> {
         let (budget, least) = (self.member.budget(), self.stays() + WORK);
         if least > budget {
             self.fail(&format!(
-                "out of memory: of a budget of {} MiB this process has {} MiB by now that cannot be \
+                "{OUT_OF_MEMORY}of a budget of {} MiB this process has {} MiB by now that cannot be \
                  swapped out (stacks, code, locked memory); give --memory at least {}M",
                 mib(budget),
                 mib(least - WORK),
@@ -48,16 +49,22 @@ impl<K: Kernel> FaultService<K> {
         }
         if self.swap.file_limited() {
             self.fail(&format!(
-                "the budget's {} MiB are in use, and what is in them cannot be swapped out, as the program may \
+                "{OUT_OF_MEMORY}the budget's {} MiB are in use, and what is in them cannot be swapped out, as the program may \
                  write no larger file (RLIMIT_FSIZE, `ulimit -f`); raise that limit or --memory, or give --swap a \
                  block device",
                 mib(budget)
             ))
         }
+        let advice = match self.member.has_devices() {
+            true => "the swap devices are full or gone: raise --memory, or give a larger --swap",
+            false => "there is no swap device: raise --memory, or give it a --swap file with room",
+        };
         self.fail(&format!(
-            "out of memory: the budget's {} MiB are in use and nothing more can be swapped out; \
-             raise --memory, or give it a --swap file with room",
-            mib(budget)
+            "{OUT_OF_MEMORY}the budget's {} MiB are in use and nothing more can be swapped out; this process has {} \
+             MiB of them, and compressed pages of all take {} MiB; {advice}",
+            mib(budget),
+            mib(self.member.own_charge()),
+            self.member.pools().div_ceil(1 << 20)
         ))
     }
 

@@ -41,10 +41,21 @@ impl Member {
     /// them came; 0: none may go to devices for others' sake.
     pub fn report_pool(&self, bytes: u64, oldest_ns: u64) {
         self.table.slot(self.slot()).report_pool(bytes, oldest_ns);
+        self.table.pool_peak.0.fetch_max(self.pools(), Relaxed);
+    }
+
+    /// Bytes that the pools of all processes hold, as they said last.
+    pub fn pools(&self) -> u64 {
         let paging = self.table.taken();
         let paging = paging.filter(|(_, word)| word.state == SlotState::Paging);
         let all = paging.map(|(n, _)| self.table.slot(n).pool.load(Relaxed));
-        let sum = all.fold(0, u64::saturating_add);
-        self.table.pool_peak.0.fetch_max(sum, Relaxed);
+        all.fold(0, u64::saturating_add)
+    }
+
+    /// Whether this process has a device that it may write to.
+    pub fn has_devices(&self) -> bool {
+        let slot = self.table.slot(self.slot());
+        let may_write = self.table.limits.get().writeback && slot.limits.get().writeback;
+        may_write && slot.attached.load(Relaxed) != 0
     }
 }

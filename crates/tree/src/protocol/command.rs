@@ -85,15 +85,34 @@ impl Ask {
     }
 }
 
+/// The supervisors of this user's trees, by their numbers; as root, of every user's.
+pub fn trees() -> Vec<u32> {
+    let mut found: Vec<u32> = names()
+        .iter()
+        .filter_map(|name| {
+            let pid = ControlName::parse(name)?.pid;
+            connect(name, &users_of(pid)).map(|_| pid)
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The names of all supervisors' sockets.
+fn names() -> Vec<String> {
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let names = sockets
+        .lines()
+        .filter_map(|line| line.split_whitespace().next_back()?.strip_prefix('@'))
+        .filter(|name| name.starts_with(CONTROL_PREFIX));
+    names.map(str::to_owned).collect()
+}
+
 fn find(pid: u32) -> Result<OwnedFd, AskError> {
     Process::open(pid).map_err(|_| AskError::NoProcess(pid))?;
     let users = users_of(pid);
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let names: Vec<&str> = sockets
-        .lines()
-        .filter_map(|line| line.split_whitespace().next_back()?.strip_prefix('@'))
-        .filter(|name| name.starts_with(CONTROL_PREFIX))
-        .collect();
+    let names = names();
     let mut next = Some(pid);
     for _ in 0..GENERATIONS {
         let Some(pid) = next.filter(|&pid| pid > 0) else {

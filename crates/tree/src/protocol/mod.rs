@@ -23,7 +23,7 @@ mod request;
 mod socket;
 mod wire;
 
-pub use command::{Ask, AskError};
+pub use command::{Ask, AskError, trees};
 pub(crate) use name::{CONTROL_PREFIX, ControlName, address};
 pub use request::{LimitChange, Reply, Request};
 pub(crate) use socket::{MAX_PACKET, MAX_REPLY, MAX_REQUEST, receive, receive_up_to, send};

@@ -1,0 +1,40 @@
+//! `ebb run --on-exhausted`: a command of the user's when a program of the tree is ended for memory.
+//!
+//! The member says so before it ends; the supervisor writes it for the user, and hands it to the command. Nothing
+//! waits for the command.
+
+use ebb_tree::{Notices, OUT_OF_MEMORY};
+use std::ffi::OsString;
+use std::io::{Write, stderr};
+use std::process::{Command, Stdio};
+
+/// Writes the supervisor's lines, and starts the command after those that tell of such an end.
+pub fn notices(command: Option<OsString>) -> Notices {
+    Box::new(move |line| {
+        let _ = writeln!(stderr(), "ebb: {line}");
+        let Some(command) = command.as_ref().filter(|_| line.contains(OUT_OF_MEMORY)) else {
+            return;
+        };
+        let started = Command::new("/bin/sh")
+            .arg("-c")
+            .arg(command)
+            .env("EBB_PID", std::process::id().to_string())
+            .env("EBB_MESSAGE", line)
+            .stdin(Stdio::null())
+            // Standard output is the program's.
+            .stdout(stderr_again())
+            .spawn();
+        if let Err(error) = started {
+            let _ = writeln!(
+                stderr(),
+                "ebb: --on-exhausted: {error}: is there a /bin/sh?"
+            );
+        }
+    })
+}
+
+fn stderr_again() -> Stdio {
+    use std::os::fd::AsFd;
+    let copy = stderr().as_fd().try_clone_to_owned();
+    copy.map_or_else(|_| Stdio::null(), Stdio::from)
+}

@@ -1,0 +1,255 @@
+//! The figures of a tree as OpenMetrics: `ebb stats --prometheus`, and `ebb run --metrics`.
+//!
+//! Names follow the conventions of node_exporter: base units, `_total` for counts.
+//! ```text
+//! ebb run --metrics ADDRESS    a thread listens, and asks the supervisor as `ebb stats` does, for each scrape
+//! ```
+
+use crate::figures;
+use anyhow::{Context, Result, anyhow, bail};
+use ebb_tree::StatsShown;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The figures, for the library that writes the format.
+#[derive(Debug)]
+struct Figures(StatsShown);
+
+const SECOND: f64 = 1e9;
+
+impl Collector for Figures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = &self.0;
+        let gauge = ConstGauge::new(0u64).metric_type();
+        let counter = ConstCounter::new(0u64).metric_type();
+        let resident = stats.used_bytes.saturating_sub(stats.pool_bytes);
+        let kinds = [
+            ("budget", stats.budget_bytes),
+            ("used", stats.used_bytes),
+            ("peak", stats.peak_bytes),
+            ("resident", resident),
+            ("pool", stats.pool_bytes),
+        ];
+        let bytes = Some(&Unit::Bytes);
+        let seconds = Some(&Unit::Seconds);
+        let mut of = encoder.encode_descriptor("ebb_memory", "Memory of the tree", bytes, gauge)?;
+        for (kind, value) in kinds {
+            put(&mut of, &[("kind", kind)], &ConstGauge::new(value))?;
+        }
+        let mut of =
+            encoder.encode_descriptor("ebb_faults", "Page faults served", None, counter)?;
+        for (way, faults) in &stats.fault_latency {
+            put(&mut of, &[("way", way)], &ConstCounter::new(faults.count))?;
+        }
+        const WAITED: &str = "Time that threads waited for pages";
+        let name = "ebb_pressure_memory_waiting";
+        let of = encoder.encode_descriptor(name, WAITED, seconds, counter)?;
+        let waited: u64 = stats
+            .fault_latency
+            .values()
+            .map(|faults| faults.sum_ns)
+            .sum();
+        ConstCounter::new(waited as f64 / SECOND).encode(of)?;
+        const DURATION: &str = "Time to serve a fault, at quantiles since the start";
+        let mut of = encoder.encode_descriptor("ebb_fault_duration", DURATION, seconds, gauge)?;
+        for (way, f) in &stats.fault_latency {
+            for (quantile, ns) in [
+                ("0.5", f.p50_ns),
+                ("0.99", f.p99_ns),
+                ("0.999", f.p999_ns),
+                ("1", f.max_ns),
+            ] {
+                let labels = [("way", way.as_str()), ("quantile", quantile)];
+                put(&mut of, &labels, &ConstGauge::new(ns as f64 / SECOND))?;
+            }
+        }
+        for (name, help, value) in [
+            ("ebb_swap_device_used", "Data on a swap device", true),
+            ("ebb_swap_device_size", "Size of a swap device", false),
+        ] {
+            let mut of = encoder.encode_descriptor(name, help, bytes, gauge)?;
+            for device in &stats.devices {
+                let value = if value {
+                    device.used_bytes
+                } else {
+                    device.size_bytes
+                };
+                let number = device.device.to_string();
+                let labels = [("device", number.as_str()), ("path", &device.path)];
+                put(&mut of, &labels, &ConstGauge::new(value))?;
+            }
+        }
+        let of = encoder.encode_descriptor("ebb_processes", "Managed processes", None, gauge)?;
+        ConstGauge::new(stats.members.len() as u64).encode(of)?;
+        let mut of = encoder.encode_descriptor(
+            "ebb_events",
+            "Counters with the kernel's names",
+            None,
+            counter,
+        )?;
+        for (event, count) in &stats.counters {
+            put(&mut of, &[("event", event)], &ConstCounter::new(*count))?;
+        }
+        Ok(())
+    }
+}
+
+fn put(
+    of: &mut MetricEncoder<'_>,
+    labels: &[(&str, &str)],
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(of.encode_family(&labels)?)
+}
+
+/// The figures as OpenMetrics.
+pub fn text(stats: StatsShown) -> Result<String> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Figures(stats)));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// Where a scraper connects.
+pub enum Listener {
+    /// An address of this machine.
+    Tcp(TcpListener),
+    /// A socket in the file system, removed at the end.
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// Listens at 127.0.0.1:PORT or unix:PATH.
+    ///
+    /// # Errors
+    /// It is no such address, or in use.
+    pub fn bind(text: &str) -> Result<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = PathBuf::from(path);
+            // Left by a run that was killed: nobody listens.
+            let left = fs::symlink_metadata(&path).is_ok_and(|meta| meta.file_type().is_socket())
+                && std::os::unix::net::UnixStream::connect(&path).is_err();
+            if left {
+                let _ = fs::remove_file(&path);
+            }
+            let listener = UnixListener::bind(&path)
+                .map_err(|error| anyhow!("--metrics {text}: {error}: give another path"))?;
+            return Ok(Self::Unix(listener, path));
+        }
+        let address: SocketAddr = text.parse().map_err(|_| {
+            anyhow!("--metrics {text}: give 127.0.0.1:PORT, [::1]:PORT or unix:PATH")
+        })?;
+        if !address.ip().is_loopback() {
+            bail!(
+                "--metrics {text}: anybody could read it: give 127.0.0.1:PORT, and a proxy for others"
+            );
+        }
+        let listener = TcpListener::bind(address).map_err(|error| {
+            anyhow!("--metrics {text}: {error}: give another port, or 0 for any")
+        })?;
+        if address.port() == 0 {
+            eprintln!("ebb: metrics at http://{}/metrics", listener.local_addr()?);
+        }
+        Ok(Self::Tcp(listener))
+    }
+
+    /// Answers scrapers in a thread of its own.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn serve(self) -> Result<Served> {
+        let path = match &self {
+            Self::Unix(_, path) => Some(path.clone()),
+            Self::Tcp(_) => None,
+        };
+        let thread = std::thread::Builder::new().name("metrics".into());
+        thread
+            .spawn(move || self.answer_all())
+            .context("--metrics")?;
+        Ok(Served(path))
+    }
+
+    fn answer_all(self) {
+        const PATIENCE: Option<Duration> = Some(Duration::from_secs(2));
+        // A scraper that breaks off is its own matter.
+        match self {
+            Self::Tcp(listener) => listener.incoming().flatten().for_each(|stream| {
+                let _ = stream
+                    .set_read_timeout(PATIENCE)
+                    .and(stream.set_write_timeout(PATIENCE));
+                let _ = answer(&stream, &stream);
+            }),
+            Self::Unix(listener, _) => listener.incoming().flatten().for_each(|stream| {
+                let _ = stream
+                    .set_read_timeout(PATIENCE)
+                    .and(stream.set_write_timeout(PATIENCE));
+                let _ = answer(&stream, &stream);
+            }),
+        }
+    }
+}
+
+/// A socket's name, which goes with the run.
+pub struct Served(Option<PathBuf>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Answers one request of HTTP.
+fn answer(from: impl Read, mut to: impl Write) -> Result<()> {
+    const MOST: u64 = 8 << 10;
+    let mut lines = BufReader::new(from.take(MOST)).lines();
+    let request = lines.next().context("nothing was asked")??;
+    // Its headers say nothing that matters here.
+    for line in lines {
+        if line?.is_empty() {
+            break;
+        }
+    }
+    let mut words = request.split(' ');
+    let asked = (words.next(), words.next());
+    let (status, kind, body) = match asked {
+        (Some("GET"), Some("/metrics" | "/")) => {
+            match figures::of(std::process::id()).and_then(text) {
+                Ok(text) => (
+                    "200 OK",
+                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                    text,
+                ),
+                Err(error) => (
+                    "503 Service Unavailable",
+                    "text/plain",
+                    format!("{error:#}\n"),
+                ),
+            }
+        }
+        _ => (
+            "404 Not Found",
+            "text/plain",
+            "ask for /metrics\n".to_owned(),
+        ),
+    };
+    let length = body.len();
+    write!(
+        to,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )?;
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! The figures of a tree at a time, and what two of them tell: rates.
+//!
+//! A recording is one JSON object a line, as `--once --json` prints it.
+
+use anyhow::{Context, Result, bail};
+use ebb_tree::StatsShown;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+/// The figures of a tree at a time.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the first sample.
+    pub seconds: f64,
+    /// The supervisor's number.
+    pub pid: u32,
+    /// The figures.
+    pub stats: StatsShown,
+}
+
+/// Change between two samples, for each second.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Rates {
+    /// Faults by way: zero, cache, pool, device.
+    pub faults: [f64; 4],
+    /// Threads that waited for a page, on average.
+    pub waiting: f64,
+    /// Bytes read from and written to devices.
+    pub read: f64,
+    pub written: f64,
+}
+
+/// The ways, in the order of [`Rates::faults`].
+pub const WAYS: [&str; 4] = ["zero", "cache", "pool", "device"];
+
+fn counter(stats: &StatsShown, name: &str) -> u64 {
+    stats.counters.get(name).copied().unwrap_or(0)
+}
+
+impl Rates {
+    /// Of the whole tree.
+    pub fn of_tree(before: &Sample, now: &Sample) -> Self {
+        let Some(seconds) = elapsed(before, now) else {
+            return Self::default();
+        };
+        let latency = |sample: &Sample, way: &str| {
+            sample
+                .stats
+                .fault_latency
+                .get(way)
+                .copied()
+                .unwrap_or_default()
+        };
+        let pages = |name| {
+            counter(&now.stats, name).saturating_sub(counter(&before.stats, name)) as f64 * 4096.0
+        };
+        let waited: u64 = WAYS
+            .iter()
+            .map(|way| {
+                latency(now, way)
+                    .sum_ns
+                    .saturating_sub(latency(before, way).sum_ns)
+            })
+            .sum();
+        Self {
+            faults: WAYS.map(|way| {
+                latency(now, way)
+                    .count
+                    .saturating_sub(latency(before, way).count) as f64
+                    / seconds
+            }),
+            waiting: waited as f64 / 1e9 / seconds,
+            read: pages("pswpin") / seconds,
+            written: pages("pswpout") / seconds,
+        }
+    }
+
+    /// Of a process.
+    pub fn of_member(before: &Sample, now: &Sample, pid: u32) -> Self {
+        let find = |sample: &Sample| sample.stats.members.iter().find(|m| m.pid == pid).cloned();
+        let (Some(seconds), Some(old), Some(new)) = (elapsed(before, now), find(before), find(now))
+        else {
+            return Self::default();
+        };
+        let count = |faults: &std::collections::BTreeMap<String, u64>, way| {
+            faults.get(way).copied().unwrap_or(0)
+        };
+        let change = |way| count(&new.faults, way).saturating_sub(count(&old.faults, way));
+        Self {
+            faults: WAYS.map(|way| change(way) as f64 / seconds),
+            waiting: new.waited_ns.saturating_sub(old.waited_ns) as f64 / 1e9 / seconds,
+            ..Self::default()
+        }
+    }
+}
+
+fn elapsed(before: &Sample, now: &Sample) -> Option<f64> {
+    Some(now.seconds - before.seconds).filter(|seconds| *seconds > 0.0)
+}
+
+/// Adds a sample to a recording.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn record(out: &mut impl Write, sample: &Sample) -> Result<()> {
+    serde_json::to_writer(&mut *out, sample)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+/// Reads a recording.
+///
+/// # Errors
+/// It is damaged, or holds no sample; with the line.
+pub fn read(path: &Path) -> Result<Vec<Sample>> {
+    let shown = path.display();
+    let file = std::fs::File::open(path)
+        .with_context(|| format!("{shown}: give a file that `ebb top --record` has written"))?;
+    let mut samples: Vec<Sample> = Vec::new();
+    for (number, line) in std::io::BufReader::new(file).lines().enumerate() {
+        let number = number + 1;
+        let damaged =
+            || format!("{shown} is damaged in line {number}: remove the lines from there on");
+        let sample: Sample =
+            serde_json::from_str(&line.with_context(damaged)?).with_context(damaged)?;
+        if samples
+            .last()
+            .is_some_and(|last| last.seconds > sample.seconds)
+        {
+            bail!(
+                "{shown} is damaged in line {number}: it is older than the line before: record again"
+            );
+        }
+        samples.push(sample);
+    }
+    if samples.is_empty() {
+        bail!("{shown} holds nothing: record again");
+    }
+    Ok(samples)
+}
