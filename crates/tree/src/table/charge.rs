@@ -302,7 +302,7 @@ mod tests {
             table.forked.store(b, SeqCst);
             table.suspected.store(b, SeqCst);
             table.mode.store(1, SeqCst);
-            (table.in_use(), table.delays_growth(), table.drift());
+            let _ = (table.in_use(), table.delays_growth(), table.drift());
             table.fork_fits(me, 5);
             table.try_charge(me, 5);
             table.ask_reclaim(me, 5);
