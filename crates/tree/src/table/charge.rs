@@ -249,8 +249,8 @@ impl Table {
     /// The result of `look`, if no change of any member was under way meanwhile.
     pub fn undisturbed<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         // Every step begun by the end of the look was done before it began.
-        let mut done = [0; crate::MAX_MEMBERS];
-        let mut in_use = [false; crate::MAX_MEMBERS];
+        let mut done = [0; crate::MAX_SLOTS];
+        let mut in_use = [false; crate::MAX_SLOTS];
         for (n, _) in self.taken() {
             in_use[n.index()] = true;
             done[n.index()] = self.slot(n).done.load(SeqCst);
@@ -302,7 +302,7 @@ mod tests {
             table.forked.store(b, SeqCst);
             table.suspected.store(b, SeqCst);
             table.mode.store(1, SeqCst);
-            std::hint::black_box((table.in_use(), table.delays_growth(), table.drift()));
+            let _ = (table.in_use(), table.delays_growth(), table.drift());
             table.fork_fits(me, 5);
             table.try_charge(me, 5);
             table.ask_reclaim(me, 5);

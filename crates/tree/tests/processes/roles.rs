@@ -389,16 +389,18 @@ fn forks_in_vain(times: u64) {
     let Some(pid) = fork() else {
         let (member, _) = join();
         member.start_paging(100);
-        for _ in 0..times {
+        let reserve = || {
             while !member.has_free_slot() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let child = member.reserve_child(0).unwrap();
-            member.child_forked(child, 0);
+            member.reserve_child(0).unwrap()
+        };
+        for _ in 0..times {
+            member.child_forked(reserve(), 0);
         }
         member.message("all in vain");
         // A real one is not taken for another in vain, though nobody says which it is.
-        let child = member.reserve_child(0).unwrap();
+        let child = reserve();
         if fork().is_none() {
             close_inherited();
             std::thread::sleep(Duration::from_millis(300));
