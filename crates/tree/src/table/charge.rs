@@ -249,8 +249,8 @@ impl Table {
     /// The result of `look`, if no change of any member was under way meanwhile.
     pub fn undisturbed<T>(&self, look: impl FnOnce() -> T) -> Option<T> {
         // Every step begun by the end of the look was done before it began.
-        let mut done = [0; crate::MAX_SLOTS];
-        let mut in_use = [false; crate::MAX_SLOTS];
+        let mut done = [0; crate::MAX_MEMBERS];
+        let mut in_use = [false; crate::MAX_MEMBERS];
         for (n, _) in self.taken() {
             in_use[n.index()] = true;
             done[n.index()] = self.slot(n).done.load(SeqCst);
