@@ -33,9 +33,13 @@ mkswap -q /var/tmp/area
 loop=$(losetup --find --show /var/tmp/area)
 sectors=$(blockdev --getsz "$loop")
 echo "0 $sectors linear $loop 0" | dmsetup create --noudevsync failing
+dmsetup mknodes failing
+[ -b /dev/mapper/failing ] || { echo 'no device-mapper device: the check shows nothing'; exit 1; }
 run 'error target' /dev/mapper/failing "dmsetup suspend --noflush failing; echo '0 $sectors error' | dmsetup load failing; dmsetup resume --noudevsync failing"
 dmsetup remove --noudevsync failing
 echo "0 $sectors flakey $loop 0 1 1" | dmsetup create --noudevsync flakey
+dmsetup mknodes flakey
+[ -b /dev/mapper/flakey ] || { echo 'no device-mapper device: the check shows nothing'; exit 1; }
 run 'flakey target' /dev/mapper/flakey 'sleep 2'
 dmsetup remove --noudevsync flakey
 run 'loop device without its file' "$loop" "truncate -s 0 /var/tmp/area"
