@@ -51,12 +51,17 @@ impl BootFiles {
     /// # Errors
     /// A file is not where packages have it.
     pub fn of_package(top: &Path, release: &str) -> Result<Self> {
-        let image = top.join("boot").join(format!("vmlinuz-{release}"));
-        ensure!(image.is_file(), "no {}", image.display());
+        // Newer packages have the image beside the modules.
+        let images = [
+            top.join("boot").join(format!("vmlinuz-{release}")),
+            top.join("usr/lib/modules").join(release).join("vmlinuz"),
+        ];
+        let image = images.into_iter().find(|image| image.is_file());
+        let image = image.with_context(|| format!("no image in {}", top.display()))?;
         let place = |lib: &str| top.join(lib).join("modules").join(release);
         let modules = [place("lib"), place("usr/lib")]
             .into_iter()
-            .find(|dir| dir.is_dir());
+            .find(|dir| dir.join("kernel").is_dir());
         Ok(Self {
             release: release.into(),
             image,
