@@ -46,7 +46,9 @@ fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
     assert!(Some(waited) >= longest && waited > 0, "{stats}");
     let members = stats["members"].as_array().unwrap();
     assert!(
-        members.iter().any(|m| m["pid"].to_string() == tree.pid),
+        members
+            .iter()
+            .any(|m| m["pid"].as_u64() == tree.pid.parse().ok()),
         "{stats}"
     );
 
@@ -85,9 +87,9 @@ fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
 fn check_openmetrics(metrics: &str) {
     let mut kinds = std::collections::HashMap::new();
     let mut seen = std::collections::HashSet::new();
-    let mut lines = metrics.lines().peekable();
+    let lines = metrics.lines();
     assert_eq!(metrics.lines().last(), Some("# EOF"), "{metrics}");
-    while let Some(line) = lines.next() {
+    for line in lines {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap();
             assert!(kinds.insert(name, kind).is_none(), "{name} twice");
