@@ -6,8 +6,8 @@
 //! | a path | that file | `cargo xtask dist`, which has built it |
 //! | `build` | the library as released, built here | `.cargo/config.toml` of this package, for `cargo install` |
 //!
-//! The build here is cargo's own, offline like the one around it if that is, into a target directory below
-//! `OUT_DIR`: the one around it holds the lock of its own.
+//! The build here is cargo's own. Its target directory is below `OUT_DIR`, as the build around it holds the lock of the
+//! other one.
 //!
 //! Not here: where the copy goes when `ebb` runs (`src/library/cache.rs`).
 
@@ -16,7 +16,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the library is built from, beside this package.
+/// Packages that the library is built from.
 const SOURCES: [&str; 6] = ["sys", "engine", "stores", "tree", "pager", "preload"];
 
 /// The slowest level: a third smaller than the fastest, for a second of a build.

@@ -121,6 +121,8 @@ const CHECKED: Group = Group {
         "syscalls",
         "--test",
         "trees",
+        "--test",
+        "watching",
     ],
     loom: false,
 };

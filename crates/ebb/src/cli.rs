@@ -374,7 +374,7 @@ pub struct GenerateArgs {
     pub directory: Option<PathBuf>,
 }
 
-/// What can be generated.
+/// Things that can be generated.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Generated {
     /// Man pages.

@@ -5,7 +5,7 @@
 //! ebb run --metrics ADDRESS    a thread listens, and asks the supervisor as `ebb stats` does, for each scrape
 //! ```
 
-use crate::figures;
+use crate::ask::figures;
 use anyhow::{Context, Result, anyhow, bail};
 use ebb_tree::StatsShown;
 use prometheus_client::collector::Collector;
@@ -226,20 +226,18 @@ fn answer(from: impl Read, mut to: impl Write) -> Result<()> {
     let mut words = request.split(' ');
     let asked = (words.next(), words.next());
     let (status, kind, body) = match asked {
-        (Some("GET"), Some("/metrics" | "/")) => {
-            match figures::of(std::process::id()).and_then(text) {
-                Ok(text) => (
-                    "200 OK",
-                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                    text,
-                ),
-                Err(error) => (
-                    "503 Service Unavailable",
-                    "text/plain",
-                    format!("{error:#}\n"),
-                ),
-            }
-        }
+        (Some("GET"), Some("/metrics" | "/")) => match figures(std::process::id()).and_then(text) {
+            Ok(text) => (
+                "200 OK",
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                text,
+            ),
+            Err(error) => (
+                "503 Service Unavailable",
+                "text/plain",
+                format!("{error:#}\n"),
+            ),
+        },
         _ => (
             "404 Not Found",
             "text/plain",

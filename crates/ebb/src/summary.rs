@@ -1,4 +1,4 @@
-//! What `ebb run` says at the end: what the programs had, where it was kept, and how long they waited.
+//! The last lines of `ebb run`: memory that the programs had, where it was kept, and how long they waited.
 
 use crate::cli::{RunArgs, Switch};
 use crate::figures::time;

@@ -1,8 +1,8 @@
 //! The preload library in the user's cache, for an `ebb` that has it inside, or beside it under a name that the
 //! loader cannot take.
 //!
-//! It is written once, under a name that is its content's hash: a file of its own beside it, renamed when it is
-//! whole, so that no program of another `ebb run` meets a part of it. Every program of the tree loads it with the
+//! It is written once, under a name that is its content's hash. The file is renamed when it is whole: no program of
+//! another `ebb run` meets a part of it. Every program of the tree loads it with the
 //! rights of its user, so a place is taken only if nobody else can write there.
 //!
 //! Not here: who reads it. The directory is private (mode 0700): programs of another user cannot load it.

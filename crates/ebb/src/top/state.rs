@@ -1,4 +1,4 @@
-//! What `ebb top` shows: the samples seen, the process chosen, the order, and how keys change them.
+//! The state of `ebb top`: the samples seen, the process chosen, the order, and how keys change them.
 
 use super::sample::{Rates, Sample};
 use ratatui::crossterm::event::KeyCode;
@@ -41,7 +41,7 @@ impl Order {
     }
 }
 
-/// What happens after a key.
+/// Effect of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// It goes on.

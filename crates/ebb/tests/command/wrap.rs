@@ -80,8 +80,9 @@ fn a_signal_comes_once_to_ebb_or_to_its_group() {
         assert_eq!(comes(signal, &["--wrap"], true), 1, "SIG{signal}");
         assert_eq!(comes(signal, &[], false), 1, "SIG{signal}");
     }
-    // Why there is --wrap: from the sender, and from `ebb`, unless the second comes before the first is taken.
-    assert!((0..10).any(|_| comes("INT", &[], true) == 2));
+    // Why there is --wrap: from the sender, and from `ebb`. The kernel makes one of two that are pending.
+    let times = comes("INT", &[], true);
+    assert!((1..=2).contains(&times), "{times}");
 }
 
 const STARTS: &str = "import os, subprocess, time
