@@ -1,7 +1,7 @@
 //! Requests to the supervisor of a running tree.
 
-use anyhow::Result;
-use ebb_tree::{Ask, Reply, Request};
+use anyhow::{Context, Result};
+use ebb_tree::{Ask, Reply, Request, StatsShown};
 use std::io::{IsTerminal, stderr};
 
 /// Asks, shows progress on standard error, and returns the answer.
@@ -27,4 +27,13 @@ pub fn ask(pid: u32, request: &Request) -> Result<String> {
         eprint!("\r\x1b[K");
     }
     done.map_err(anyhow::Error::msg)
+}
+
+/// The figures of the tree that a process is in.
+///
+/// # Errors
+/// It is in none, or the supervisor is of another version.
+pub fn stats_of(pid: u32) -> Result<StatsShown> {
+    serde_json::from_str(&ask(pid, &Request::Stats)?)
+        .context("ask with the ebb that runs the program: the answer is of another version")
 }

@@ -1,10 +1,10 @@
 //! `ebb stats`: the figures of a running tree. The supervisor has them; this module asks, and shows them.
 
-use crate::ask::ask;
+use crate::ask::stats_of;
 use crate::cli::StatsArgs;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use ebb_stores::human;
-use ebb_tree::{Request, StatsShown};
+use ebb_tree::StatsShown;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The process belongs to no tree.
 pub fn stats(args: StatsArgs) -> Result<ExitCode> {
     let pace = args.watch.as_deref().map(pace).transpose()?;
-    let mut stats = of(args.pid)?;
+    let mut stats = stats_of(args.pid)?;
     loop {
         let mut out = stdout().lock();
         if args.prometheus {
@@ -34,7 +34,7 @@ pub fn stats(args: StatsArgs) -> Result<ExitCode> {
         let Some(pace) = pace else { break };
         std::thread::sleep(pace);
         // Its end is the end of the watch.
-        match of(args.pid) {
+        match stats_of(args.pid) {
             Ok(next) => stats = next,
             Err(_) => break,
         }
@@ -56,15 +56,6 @@ fn pace(text: &str) -> Result<Duration> {
         Ok(pace) if pace >= Duration::from_millis(10) => Ok(pace),
         _ => bail!("--watch {text}: give a time of 10ms or more, like 1s, 500ms or 5m"),
     }
-}
-
-/// The figures of the tree that a process is in.
-///
-/// # Errors
-/// It is in none, or the supervisor is of another version.
-pub fn of(pid: u32) -> Result<StatsShown> {
-    serde_json::from_str(&ask(pid, &Request::Stats)?)
-        .context("ask with the ebb that runs the program: the answer is of another version")
 }
 
 /// Nanoseconds for people.
