@@ -33,7 +33,7 @@ pub fn ask(pid: u32, request: &Request) -> Result<String> {
 ///
 /// # Errors
 /// It is in none, or the supervisor is of another version.
-pub fn figures(pid: u32) -> Result<StatsShown> {
+pub fn stats_of(pid: u32) -> Result<StatsShown> {
     serde_json::from_str(&ask(pid, &Request::Stats)?)
         .context("ask with the ebb that runs the program: the answer is of another version")
 }

@@ -1,6 +1,6 @@
 //! `ebb stats`: the figures of a running tree. The supervisor has them; this module asks, and shows them.
 
-use crate::ask::figures;
+use crate::ask::stats_of;
 use crate::cli::StatsArgs;
 use anyhow::{Result, bail};
 use ebb_stores::human;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The process belongs to no tree.
 pub fn stats(args: StatsArgs) -> Result<ExitCode> {
     let pace = args.watch.as_deref().map(pace).transpose()?;
-    let mut stats = figures(args.pid)?;
+    let mut stats = stats_of(args.pid)?;
     loop {
         let mut out = stdout().lock();
         if args.prometheus {
@@ -34,7 +34,7 @@ pub fn stats(args: StatsArgs) -> Result<ExitCode> {
         let Some(pace) = pace else { break };
         std::thread::sleep(pace);
         // Its end is the end of the watch.
-        match figures(args.pid) {
+        match stats_of(args.pid) {
             Ok(next) => stats = next,
             Err(_) => break,
         }

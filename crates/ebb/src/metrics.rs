@@ -5,7 +5,7 @@
 //! ebb run --metrics ADDRESS    a thread listens, and asks the supervisor as `ebb stats` does, for each scrape
 //! ```
 
-use crate::ask::figures;
+use crate::ask;
 use anyhow::{Context, Result, anyhow, bail};
 use ebb_tree::StatsShown;
 use prometheus_client::collector::Collector;
@@ -90,19 +90,26 @@ impl Collector for Figures {
                 put(&mut of, &labels, &ConstGauge::new(value))?;
             }
         }
-        let of = encoder.encode_descriptor("ebb_processes", "Managed processes", None, gauge)?;
-        ConstGauge::new(stats.members.len() as u64).encode(of)?;
-        let mut of = encoder.encode_descriptor(
-            "ebb_events",
-            "Counters with the kernel's names",
-            None,
-            counter,
-        )?;
-        for (event, count) in &stats.counters {
-            put(&mut of, &[("event", event)], &ConstCounter::new(*count))?;
-        }
-        Ok(())
+        encode_counts(stats, encoder)
     }
+}
+
+/// Processes, and the counters with the kernel's names.
+fn encode_counts(stats: &StatsShown, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+    let gauge = ConstGauge::new(0u64).metric_type();
+    let counter = ConstCounter::new(0u64).metric_type();
+    let of = encoder.encode_descriptor("ebb_processes", "Managed processes", None, gauge)?;
+    ConstGauge::new(stats.members.len() as u64).encode(of)?;
+    let mut of = encoder.encode_descriptor(
+        "ebb_events",
+        "Counters with the kernel's names",
+        None,
+        counter,
+    )?;
+    for (event, count) in &stats.counters {
+        put(&mut of, &[("event", event)], &ConstCounter::new(*count))?;
+    }
+    Ok(())
 }
 
 fn put(
@@ -226,18 +233,20 @@ fn answer(from: impl Read, mut to: impl Write) -> Result<()> {
     let mut words = request.split(' ');
     let asked = (words.next(), words.next());
     let (status, kind, body) = match asked {
-        (Some("GET"), Some("/metrics" | "/")) => match figures(std::process::id()).and_then(text) {
-            Ok(text) => (
-                "200 OK",
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                text,
-            ),
-            Err(error) => (
-                "503 Service Unavailable",
-                "text/plain",
-                format!("{error:#}\n"),
-            ),
-        },
+        (Some("GET"), Some("/metrics" | "/")) => {
+            match ask::stats_of(std::process::id()).and_then(text) {
+                Ok(text) => (
+                    "200 OK",
+                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                    text,
+                ),
+                Err(error) => (
+                    "503 Service Unavailable",
+                    "text/plain",
+                    format!("{error:#}\n"),
+                ),
+            }
+        }
         _ => (
             "404 Not Found",
             "text/plain",

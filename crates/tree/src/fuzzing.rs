@@ -3,7 +3,7 @@
 //!
 //! A wrong word may lead to a wrong figure or a refusal, never to a panic or an endless search.
 
-use crate::MAX_SLOTS;
+use crate::MAX_MEMBERS;
 use crate::lease::Leases;
 use crate::protocol::{
     Hello, JoinReply, MemberPacket, Reply, Request, decode_devices, devices, welcome,
@@ -58,7 +58,7 @@ impl Input<'_> {
     }
 
     fn slot(&mut self) -> SlotNumber {
-        let n = self.word() as usize % MAX_SLOTS;
+        let n = self.word() as usize % MAX_MEMBERS;
         SlotNumber::new(n).expect("a slot")
     }
 }

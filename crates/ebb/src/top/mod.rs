@@ -11,7 +11,7 @@ mod state;
 mod tests;
 mod view;
 
-use crate::ask::figures;
+use crate::ask;
 use crate::cli::TopArgs;
 use anyhow::{Context, Result, bail};
 use ebb_stores::human;
@@ -80,7 +80,7 @@ impl Source {
             Self::Tree(pid, start) => Ok(Some(Sample {
                 seconds: start.elapsed().as_secs_f64(),
                 pid: *pid,
-                stats: figures(*pid)?,
+                stats: ask::stats_of(*pid)?,
             })),
             Self::Recording(samples, shown) => {
                 let next = samples.get(*shown).cloned();
@@ -98,7 +98,7 @@ fn only_tree() -> Result<u32> {
         [] => bail!("no `ebb run` of yours runs: start one, or give a PID"),
         ref several => {
             let shown = several.iter().map(|&pid| {
-                let use_of = figures(pid)
+                let use_of = ask::stats_of(pid)
                     .map(|s| format!("{} of {}", human(s.used_bytes), human(s.budget_bytes)));
                 let name = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 let name = String::from_utf8_lossy(&name).replace('\0', " ");
