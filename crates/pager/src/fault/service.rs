@@ -187,7 +187,7 @@ impl<K: Kernel> FaultService<K> {
     /// No fault was there: waits for one, or falls asleep.
     fn wait_for_faults(&self, me: &Service, turn: &mut Turn) {
         if turn.watch.nothing(self, me) && !self.services.shares() {
-            return self.services.fall_asleep(me);
+            return self.fall_asleep(me, turn);
         }
         if self.kernel.has_faults(20) {
             turn.quiet = 0;
@@ -197,6 +197,13 @@ impl<K: Kernel> FaultService<K> {
         me.competes(self.kernel);
         if turn.quiet >= 3 {
             turn.quiet = 0;
+            self.fall_asleep(me, turn);
+        }
+    }
+
+    /// Sleeps until woken. A thread that has put faults down for later stays awake: nobody else knows of them.
+    fn fall_asleep(&self, me: &Service, turn: &Turn) {
+        if turn.worker.deferred() == 0 {
             self.services.fall_asleep(me);
         }
     }
@@ -224,7 +231,7 @@ impl<K: Kernel> FaultService<K> {
         self.serve_deferred(&mut turn.worker);
         self.serve_again(&mut turn.worker);
         if leave && !self.services.shares() {
-            self.services.fall_asleep(me);
+            self.fall_asleep(me, turn);
         }
     }
 
