@@ -231,6 +231,7 @@ fn two_runs_do_not_share_a_file() {
 
 #[test]
 fn refusals_name_the_next_step() {
+    refusal("/dev/no-such-device-of-ours", "there is no such device");
     let dir = dir();
     let at = |name: &str| dir.path().join(name).display().to_string();
     refusal(&at("no/such/dir/swap"), "create it or give another path");

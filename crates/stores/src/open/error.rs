@@ -13,6 +13,12 @@ pub enum OpenError {
         /// The missing directory.
         parent: String,
     },
+    /// The name of a device that is not there.
+    #[error("swap {path}: there is no such device: look for its name, or give a path outside /dev")]
+    NoDevice {
+        /// As given.
+        path: String,
+    },
     /// Not permitted.
     #[error(
         "swap {path}: no permission to {doing}: give a path that you can read and write, or the permission"

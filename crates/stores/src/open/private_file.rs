@@ -53,7 +53,16 @@ pub fn at_path(path: &Path, place: &SwapTarget) -> Result<OpenedDevice, OpenErro
             parent: parent.display().to_string(),
         });
     }
+    if is_of_devices(parent) {
+        return Err(OpenError::NoDevice { path: name });
+    }
     private(create_unlinked(path, &name)?, name, place)
+}
+
+/// Whether a directory holds devices. A file there would be in RAM, and nobody means one.
+fn is_of_devices(directory: &Path) -> bool {
+    let directory = directory.canonicalize();
+    directory.is_ok_and(|d| d.starts_with("/dev") && !d.starts_with("/dev/shm"))
 }
 
 /// Creates a file and takes its name away. EXCL follows no link.
