@@ -296,7 +296,12 @@ fn addresses_mapped_anew_without_libc() {
         .time_limit(Duration::from_secs(60));
     let alone = free(&job, "reused");
     let managed = Under::budget(64 * MIB).behind_libc().run(&job);
-    assert_eq!(managed.run.ending(), alone.ending());
+    assert_eq!(
+        managed.run.ending(),
+        alone.ending(),
+        "{}",
+        managed.run.stderr
+    );
     assert_eq!(managed.run.stdout, alone.stdout, "{}", managed.run.stderr);
     assert!(managed.counter("evicted") > 0, "nothing left memory");
     let noticed = managed.counter("map_disagrees");
