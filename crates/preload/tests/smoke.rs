@@ -86,6 +86,8 @@ impl Program {
             self.folder.path().join("stderr"),
         );
         let mut command = Command::new(&self.name);
+        // A variable of the build; those of `EBB_` stay in every environment.
+        command.env_remove("EBB_EMBED");
         command
             .args(&self.args)
             .current_dir(self.folder.path())
