@@ -67,7 +67,7 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     }
     let start = Instant::now();
     let wrap = args.wrap.then(|| Wrap::begin(&mut command)).transpose()?;
-    let running = match Running::start(command, signals, wrap) {
+    let mut running = match Running::start(command, signals, wrap) {
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };

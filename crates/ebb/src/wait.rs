@@ -6,8 +6,8 @@
 //! - the program's end becomes our exit status.
 //!
 //! The program stays in our process group, so terminal keys reach it directly and are not forwarded a second
-//! time; `wrap` is for programs that another program starts. The supervisor gets its turns in between. A program that was told to end and does not is the matter of
-//! `ending`.
+//! time; `wrap` is for programs that another program starts. The supervisor gets its turns in between. A program that
+//! was told to end and does not is the matter of `ending`.
 
 use crate::ending::{self, Ending};
 use crate::wrap::Wrap;
@@ -101,6 +101,18 @@ impl Running {
     /// # Errors
     /// Those of poll(2) and wait(2), which mean a bug.
     pub fn wait(
+        &mut self,
+        supervisor: &mut Supervisor,
+        after: impl FnMut(&mut Supervisor),
+    ) -> io::Result<End> {
+        let end = self.until_end(supervisor, after);
+        if let Some(wrap) = self.wrap.take() {
+            wrap.over();
+        }
+        end
+    }
+
+    fn until_end(
         &self,
         supervisor: &mut Supervisor,
         mut after: impl FnMut(&mut Supervisor),

@@ -7,6 +7,7 @@
 //! group       the program leads one of its own; `ebb` passes each signal on to it
 //! ebb killed  a second process of ours, which waits for the end of a pipe, kills that group
 //! parent ends the group gets SIGTERM, and the tree SIGKILL if it is still there after 5 s
+//! program ends the second process ends, before `ebb` looks which processes the program has left
 //! ```
 //!
 //! Not here: passing signals on (`wait`).
@@ -38,7 +39,7 @@ pub struct Wrap {
     /// Its end makes the other process kill the group.
     pipe: PipeWriter,
     /// The other process.
-    _other: Child,
+    other: Child,
 }
 
 impl Wrap {
@@ -72,7 +73,7 @@ impl Wrap {
             parent: parent.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             ended: Cell::new(None),
             pipe,
-            _other: other,
+            other,
         })
     }
 
@@ -107,19 +108,25 @@ impl Wrap {
         }
     }
 
+    /// The program has ended by itself: processes that it left behind live on, the other process does not.
+    pub fn over(self) {
+        let Self {
+            mut pipe,
+            mut other,
+            ..
+        } = self;
+        let _ = pipe.write_all(b"end\n");
+        drop(pipe);
+        // An error: whoever waits for any child has seen its end.
+        let _ = other.wait();
+    }
+
     fn parent_has_ended(&self) -> bool {
         let Some(parent) = &self.parent else {
             return false;
         };
         let mut ready = [PollFd::new(parent, PollFlags::IN)];
         poll(&mut ready, Some(&Timespec::default())) == Ok(1)
-    }
-}
-
-impl Drop for Wrap {
-    /// The program has ended by itself: processes that it left behind live on.
-    fn drop(&mut self) {
-        let _ = self.pipe.write_all(b"end\n");
     }
 }
 

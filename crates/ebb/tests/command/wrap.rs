@@ -59,14 +59,28 @@ fn until_gone(pids: &[&str]) {
     }
 }
 
+/// Waits until no process has this word in its command line: `ebb` and all processes that it forked.
+fn until_nothing_is_left_of(word: &str) {
+    let has_word = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(word)
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let left: Vec<String> = pids.filter(has_word).map(|pid| pid.to_string()).collect();
+    until_gone(&left.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
 /// How often a signal comes to the program that is sent to `ebb`, or to its group.
 fn comes(signal: &str, options: &[&str], to_group: bool) -> i32 {
-    let (mut child, says) = started(options, COUNTS);
+    let word = format!("{signal} to {to_group} of {}", std::process::id());
+    let (mut child, says) = started(options, &format!("{COUNTS}\n# {word}"));
     let leads = says[0] == says[1];
     assert_eq!(leads, !options.is_empty(), "whether it leads its group");
     let sign = if to_group { "-" } else { "" };
     send(signal, &format!("{sign}{}", child.id()));
     end_of(&mut child, Duration::from_secs(30));
+    until_nothing_is_left_of(&word);
     child.wait().unwrap().code().expect("it exits")
 }
 
