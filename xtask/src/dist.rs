@@ -39,7 +39,7 @@ const LIBRARY: &str = "libebb_preload.so";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The most that `ebb` may take, stripped.
-const MOST: u64 = 4 << 20;
+const MOST: u64 = 4_000_000;
 
 /// Makes them; true unless `ebb` is too large.
 ///

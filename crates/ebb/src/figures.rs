@@ -67,13 +67,21 @@ pub fn time(ns: u64) -> String {
     }
 }
 
-fn show(out: &mut impl Write, stats: &StatsShown) -> Result<()> {
-    let paging = match stats.paged {
+/// Whether a tree pages, for people.
+pub fn paging(pages: bool) -> &'static str {
+    match pages {
         true => "it pages",
         false => "it does not page yet",
-    };
+    }
+}
+
+fn show(out: &mut impl Write, stats: &StatsShown) -> Result<()> {
     let (used, budget) = (human(stats.used_bytes), human(stats.budget_bytes));
-    writeln!(out, "memory   {used} of {budget} in use; {paging}")?;
+    writeln!(
+        out,
+        "memory   {used} of {budget} in use; {}",
+        paging(stats.paged)
+    )?;
     writeln!(out, "peak     {}", human(stats.peak_bytes))?;
     writeln!(out, "pool     {}", human(stats.pool_bytes))?;
     for device in &stats.devices {

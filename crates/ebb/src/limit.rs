@@ -3,6 +3,7 @@
 
 use crate::ask::ask;
 use crate::cli::LimitArgs;
+use crate::figures::paging;
 use anyhow::{Context, Result, bail};
 use ebb_stores::{Size, human};
 use ebb_tree::{LimitChange, LimitsShown, Request};
@@ -48,11 +49,7 @@ fn on_off(on: bool) -> &'static str {
 }
 
 fn show(out: &mut impl Write, limits: &LimitsShown) -> Result<()> {
-    let paging = if limits.paging {
-        "it pages"
-    } else {
-        "it does not page yet"
-    };
+    let paging = paging(limits.paging);
     let (memory, used) = (human(limits.memory_bytes), human(limits.used_bytes));
     writeln!(out, "memory     {memory}, {used} in use; {paging}")?;
     let max = match (&limits.pool_max, limits.pool_max_bytes) {

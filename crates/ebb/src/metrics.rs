@@ -7,7 +7,7 @@
 
 use crate::ask;
 use anyhow::{Context, Result, anyhow, bail};
-use ebb_tree::StatsShown;
+use ebb_tree::{DeviceShown, StatsShown};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -55,12 +55,7 @@ impl Collector for Figures {
         const WAITED: &str = "Time that threads waited for pages";
         let name = "ebb_pressure_memory_waiting";
         let of = encoder.encode_descriptor(name, WAITED, seconds, counter)?;
-        let waited: u64 = stats
-            .fault_latency
-            .values()
-            .map(|faults| faults.sum_ns)
-            .sum();
-        ConstCounter::new(waited as f64 / SECOND).encode(of)?;
+        ConstCounter::new(stats.waited_ns() as f64 / SECOND).encode(of)?;
         const DURATION: &str = "Time to serve a fault, at quantiles since the start";
         let mut of = encoder.encode_descriptor("ebb_fault_duration", DURATION, seconds, gauge)?;
         for (way, f) in &stats.fault_latency {
@@ -74,20 +69,17 @@ impl Collector for Figures {
                 put(&mut of, &labels, &ConstGauge::new(ns as f64 / SECOND))?;
             }
         }
+        let used: fn(&DeviceShown) -> u64 = |device| device.used_bytes;
+        let size: fn(&DeviceShown) -> u64 = |device| device.size_bytes;
         for (name, help, value) in [
-            ("ebb_swap_device_used", "Data on a swap device", true),
-            ("ebb_swap_device_size", "Size of a swap device", false),
+            ("ebb_swap_device_used", "Data on a swap device", used),
+            ("ebb_swap_device_size", "Size of a swap device", size),
         ] {
             let mut of = encoder.encode_descriptor(name, help, bytes, gauge)?;
             for device in &stats.devices {
-                let value = if value {
-                    device.used_bytes
-                } else {
-                    device.size_bytes
-                };
                 let number = device.device.to_string();
                 let labels = [("device", number.as_str()), ("path", &device.path)];
-                put(&mut of, &labels, &ConstGauge::new(value))?;
+                put(&mut of, &labels, &ConstGauge::new(value(device)))?;
             }
         }
         encode_counts(stats, encoder)

@@ -29,13 +29,8 @@ pub fn lines(stats: &StatsShown) -> Vec<String> {
     if !stats.paged {
         return lines;
     }
-    let brought = |way: &str| stats.fault_latency.get(way).copied().unwrap_or_default();
-    let (pool, device) = (brought("pool"), brought("device"));
-    let waited: u64 = stats
-        .fault_latency
-        .values()
-        .map(|faults| faults.sum_ns)
-        .sum();
+    let (pool, device) = (stats.faults("pool"), stats.faults("device"));
+    let waited = stats.waited_ns();
     lines.push(format!(
         "{} faults from the pool, {} from devices; threads waited {} in all",
         pool.count,
@@ -48,19 +43,12 @@ pub fn lines(stats: &StatsShown) -> Vec<String> {
 
 /// The one step that would help most, if there is one.
 fn advice(stats: &StatsShown, waited: u64) -> Option<String> {
-    let counter = |name: &str| stats.counters.get(name).copied().unwrap_or(0);
-    let way = |way: &str| {
-        stats
-            .fault_latency
-            .get(way)
-            .map_or(0, |faults| faults.sum_ns)
-    };
     // Less than a second is no matter.
     if waited < 1_000_000_000 {
         return None;
     }
-    let device = way("device");
-    Some(if counter("reject_full") > 0 {
+    let device = stats.faults("device").sum_ns;
+    Some(if stats.counter("reject_full") > 0 {
         "devices were full: another --swap would have given room".into()
     } else if device > waited / 2 && stats.peak_pool_bytes < stats.budget_bytes / 4 {
         "most of it for devices: --pool zstd holds more in RAM".into()

@@ -3,7 +3,8 @@
 //! A recording is one JSON object a line, as `--once --json` prints it.
 
 use anyhow::{Context, Result, bail};
-use ebb_tree::StatsShown;
+use ebb_engine::PAGE_SIZE;
+use ebb_tree::{FaultsShown, StatsShown};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -34,42 +35,21 @@ pub struct Rates {
 /// The ways, in the order of [`Rates::faults`].
 pub const WAYS: [&str; 4] = ["zero", "cache", "pool", "device"];
 
-fn counter(stats: &StatsShown, name: &str) -> u64 {
-    stats.counters.get(name).copied().unwrap_or(0)
-}
-
 impl Rates {
     /// Of the whole tree.
     pub fn of_tree(before: &Sample, now: &Sample) -> Self {
         let Some(seconds) = elapsed(before, now) else {
             return Self::default();
         };
-        let latency = |sample: &Sample, way: &str| {
-            sample
-                .stats
-                .fault_latency
-                .get(way)
-                .copied()
-                .unwrap_or_default()
+        let (before, now) = (&before.stats, &now.stats);
+        let pages =
+            |name| now.counter(name).saturating_sub(before.counter(name)) as f64 * PAGE_SIZE as f64;
+        let change = |way, of: fn(FaultsShown) -> u64| {
+            of(now.faults(way)).saturating_sub(of(before.faults(way)))
         };
-        let pages = |name| {
-            counter(&now.stats, name).saturating_sub(counter(&before.stats, name)) as f64 * 4096.0
-        };
-        let waited: u64 = WAYS
-            .iter()
-            .map(|way| {
-                latency(now, way)
-                    .sum_ns
-                    .saturating_sub(latency(before, way).sum_ns)
-            })
-            .sum();
+        let waited: u64 = WAYS.iter().map(|way| change(way, |f| f.sum_ns)).sum();
         Self {
-            faults: WAYS.map(|way| {
-                latency(now, way)
-                    .count
-                    .saturating_sub(latency(before, way).count) as f64
-                    / seconds
-            }),
+            faults: WAYS.map(|way| change(way, |f| f.count) as f64 / seconds),
             waiting: waited as f64 / 1e9 / seconds,
             read: pages("pswpin") / seconds,
             written: pages("pswpout") / seconds,

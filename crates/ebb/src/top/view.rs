@@ -2,7 +2,7 @@
 
 use super::sample::WAYS;
 use super::state::State;
-use crate::figures::time;
+use crate::figures::{paging, time};
 use ebb_stores::human;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -53,11 +53,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let [title, budget, swap, waiting, latency, processes, keys] =
         Layout::vertical(parts).areas(area);
     let paused = if state.paused { "  PAUSED" } else { "" };
-    let mode = if now.stats.paged {
-        "it pages"
-    } else {
-        "it does not page yet"
-    };
+    let mode = paging(now.stats.paged);
     let text = format!(
         "ebb top: tree {}, {} processes, {mode}{paused}",
         now.pid,

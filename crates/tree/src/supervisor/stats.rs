@@ -2,7 +2,7 @@
 //!
 //! Each figure is read by itself: together they are no snapshot. Reading them asks nothing of the members.
 
-use super::{DeviceShown, Supervisor};
+use super::{DeviceShown, ProcessLimits, Supervisor};
 use crate::histogram::Summary;
 use crate::table::Way;
 use crate::{Mode, Totals};
@@ -86,6 +86,26 @@ pub struct StatsShown {
     pub members: Vec<MemberShown>,
 }
 
+impl StatsShown {
+    /// The faults of one way; none where there were none.
+    pub fn faults(&self, way: &str) -> FaultsShown {
+        self.fault_latency.get(way).copied().unwrap_or_default()
+    }
+
+    /// Nanoseconds that threads waited for pages, all together.
+    pub fn waited_ns(&self) -> u64 {
+        self.fault_latency
+            .values()
+            .map(|faults| faults.sum_ns)
+            .sum()
+    }
+
+    /// A counter by its name; 0 where there is none.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+}
+
 impl Supervisor {
     /// The figures as they are.
     pub fn stats(&self) -> StatsShown {
@@ -108,14 +128,13 @@ impl Supervisor {
             counters,
             fault_latency: by_way(&totals),
             devices: self.devices(),
-            members: self.members_shown(),
+            members: self.members_shown(limits.processes),
         }
     }
 
-    fn members_shown(&self) -> Vec<MemberShown> {
-        let limits = self.limits();
+    fn members_shown(&self, processes: Vec<ProcessLimits>) -> Vec<MemberShown> {
         let slot_of = |pid: u32| self.member_of(pid).map(|slot| self.table.slot(slot));
-        let shown = limits.processes.into_iter().map(|process| {
+        let shown = processes.into_iter().map(|process| {
             let slot = slot_of(process.pid);
             let sums = slot.map(|slot| slot.latency.iter().map(|way| way.sum()).sum());
             let mut faults = BTreeMap::new();
