@@ -227,3 +227,46 @@ open(file, 'w').write(f'{wrong} wrong')";
         assert!(!file.exists(), "{order}: {:?}", fs::read_to_string(file));
     }
 }
+
+/// A program may be killed while it holds a lock for which its helper waits: then the helper, which is stopped here,
+/// does not end by itself. The guard ends it, as nobody else is left to do it.
+#[test]
+fn no_helper_is_left_over_without_a_supervisor() {
+    if cannot_page() {
+        return;
+    }
+    const STOPS: &str = "import os, signal
+signal.alarm(60)
+data = [str(i).encode() * 500 for i in range(16_000)]
+supervisor = os.getppid()
+def is_helper(pid):
+    try: return open(f'/proc/{pid}/comm').read() == 'ebb-helper\\n'
+    except OSError: return False
+children = open(f'/proc/{supervisor}/task/{supervisor}/children').read().split()
+[helper] = [int(pid) for pid in children if is_helper(pid)]
+print(helper, flush=True)
+os.kill(helper, signal.SIGSTOP)
+os.kill(supervisor, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)";
+    let mut run = Command::new("timeout")
+        .args(["-k", "2", "60"])
+        .arg(ebb())
+        .args(["run", "--memory", "40M", "python3", "-c", STOPS])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(run.stdout.take().unwrap()).lines();
+    let helper = out.next().unwrap().unwrap();
+    assert!(!run.wait().unwrap().success());
+    let start = Instant::now();
+    let stat = format!("/proc/{helper}/stat");
+    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
+        let waited = start.elapsed();
+        if waited > Duration::from_secs(20) {
+            let _ = Command::new("kill").args(["-9", &helper]).status();
+            panic!("helper {helper} is left over");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

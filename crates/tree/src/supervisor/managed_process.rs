@@ -7,10 +7,7 @@ use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-/// How long a helper has to end by itself once its program has.
-pub(super) const GRACE: Duration = Duration::from_millis(250);
+use std::time::Instant;
 
 /// A process that has joined.
 pub(super) struct ManagedProcess {
