@@ -39,6 +39,8 @@ pub type Launcher = Box<dyn FnMut(OwnedFd) -> io::Result<u32> + Send>;
 pub(crate) struct Guard {
     launcher: Option<Launcher>,
     running: Option<(u32, OwnedFd)>,
+    /// Guards that ended so far: the number of the one that runs, or is to run.
+    number: u32,
 }
 
 impl Guard {
@@ -46,7 +48,30 @@ impl Guard {
         Self {
             launcher,
             running: None,
+            number: 0,
         }
+    }
+
+    /// The number of the guard that runs or is to run. It changes when one ends: the next knows no member yet.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Sees whether it was killed.
+    pub fn notice_end(&mut self) {
+        let Some((_, socket)) = &self.running else {
+            return;
+        };
+        let mut all = [PollFd::new(socket, PollFlags::empty())];
+        let now = Timespec::default();
+        if poll(&mut all, Some(&now)).is_ok_and(|ready| ready > 0) {
+            self.ended();
+        }
+    }
+
+    fn ended(&mut self) {
+        self.running = None;
+        self.number += 1;
     }
 
     /// The guard's process.
@@ -54,12 +79,16 @@ impl Guard {
         self.running.as_ref().map(|(pid, _)| *pid)
     }
 
-    /// Whether a member is guarded from now on; if not, it is worth trying later.
+    /// Whether a member is guarded from now on; if not, the attempt is repeated later.
     pub fn add(&mut self, memory: &Userfaultfd, program: &OwnedFd, helper: &OwnedFd) -> bool {
         if self.running.is_none()
             && let Some(launcher) = &mut self.launcher
         {
             self.running = start(launcher).ok();
+            if self.running.is_none() {
+                // The next attempt would be no better.
+                self.launcher = None;
+            }
         }
         let Some((_, socket)) = &self.running else {
             // Without it all else works.
@@ -70,9 +99,9 @@ impl Guard {
             Ok(()) => true,
             Err(Errno::AGAIN) => false,
             Err(_) => {
-                // It was killed: another takes its place with the next member.
-                self.running = None;
-                true
+                // It was killed: another takes its place, and is told of all.
+                self.ended();
+                false
             }
         }
     }

@@ -176,7 +176,7 @@ fn grows_while_the_supervisor_is_stopped(program: &[&str], last: &str) {
 }
 
 /// `pkill -9 ebb` names both the supervisor and the helper. Nobody can bring back what is out then, so the program
-/// is ended; it never goes on with zeros.
+/// is ended; it never goes on with zeros. A guard that was killed before has a successor, which is told of all.
 #[test]
 fn without_supervisor_and_helper_a_program_is_ended() {
     if cannot_page() {
@@ -193,11 +193,23 @@ def is_helper(pid):
 children = open(f'/proc/{supervisor}/task/{supervisor}/children').read().split()
 helpers = [int(pid) for pid in children if is_helper(pid)]
 assert len(helpers) == 1, helpers
+def guards():
+    def is_guard(pid):
+        try: return open(f'/proc/{pid}/comm').read() == 'tide-guard\\n'
+        except OSError: return False
+    return [int(pid) for pid in os.listdir('/proc') if pid.isdigit() and is_guard(pid)
+            and open(f'/proc/{pid}/stat').read().split(') ')[1].split()[1] == str(supervisor)]
+if sys.argv[2] == 'guard before':
+    [guard] = guards()
+    os.kill(guard, signal.SIGKILL)
+    while guards() in ([], [guard]): time.sleep(0.05)
+    time.sleep(0.2)
+open(file + '.begun', 'w').close()
 for pid in [supervisor, helpers[0]] if sys.argv[2] == 'supervisor first' else [helpers[0], supervisor]:
     os.kill(pid, signal.SIGKILL)
 wrong = sum(d != str(i).encode() * 500 for i, d in enumerate(data))
 open(file, 'w').write(f'{wrong} wrong')";
-    for order in ["supervisor first", "helper first"] {
+    for order in ["supervisor first", "helper first", "guard before"] {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("checked");
         let pid = dir.path().join("pid");
@@ -212,6 +224,10 @@ open(file, 'w').write(f'{wrong} wrong')";
             .status()
             .unwrap();
         assert!(!killed.success());
+        assert!(
+            dir.path().join("checked.begun").exists(),
+            "{order}: no guard came"
+        );
         let program = fs::read_to_string(pid).unwrap();
         let program = format!("/proc/{}/stat", program.trim());
         let start = Instant::now();

@@ -23,8 +23,8 @@ pub(super) struct ManagedProcess {
     pub foreign: bool,
     /// Its userfaultfd, from when it pages.
     pub userfaultfd: Option<Userfaultfd>,
-    /// The guard has been told of it.
-    pub is_guarded: bool,
+    /// The number of the guard that has been told of it.
+    pub guarded_by: Option<u32>,
 }
 
 /// The process that serves a member.
@@ -119,12 +119,13 @@ impl Helper {
 }
 
 impl ManagedProcess {
-    /// Tells the guard of a member that pages and has a helper, unless it knows.
+    /// Tells the guard that runs of a member that pages and has a helper, unless it knows.
     pub fn be_guarded(&mut self, guard: &mut Guard) {
-        if let (Some(memory), Some(helper), false) =
-            (&self.userfaultfd, &self.helper, self.is_guarded)
+        if let (Some(memory), Some(helper)) = (&self.userfaultfd, &self.helper)
+            && self.guarded_by != Some(guard.number())
+            && guard.add(memory, &self.pidfd, &helper.pidfd)
         {
-            self.is_guarded = guard.add(memory, &self.pidfd, &helper.pidfd);
+            self.guarded_by = Some(guard.number());
         }
     }
 
