@@ -120,6 +120,8 @@ pub trait Kernel: Sync + Sized + 'static {
 
     /// Opens the descriptors, those of this process.
     fn open(&self) -> Result<(), String>;
+    /// The same where somebody else opened `/dev/userfaultfd`, `/proc/self/pagemap` and `/proc/self/mem` for it.
+    fn open_given(&self, given: [OwnedFd; 3]) -> Result<(), String>;
     /// The descriptor that faults come from, to be given to the supervisor.
     fn faults(&self) -> Option<BorrowedFd<'_>>;
     /// Reads faults, as many as there are and fit; does not wait.
@@ -282,6 +284,13 @@ impl SystemKernel {
         Self {
             descriptors: AtomicPtr::new(null_mut()),
         }
+    }
+
+    fn has_opened(&self, descriptors: Descriptors) {
+        // Locks on memory are not inherited. Where it was never forked this changes nothing.
+        secret::relock();
+        let opened = Box::leak(Box::new(descriptors));
+        self.descriptors.store(opened, Ordering::Release);
     }
 
     #[inline(always)]
@@ -447,18 +456,24 @@ impl Kernel for SystemKernel {
     }
 
     fn open(&self) -> Result<(), String> {
-        // Locks on memory are not inherited. Where it was never forked this changes nothing.
-        secret::relock();
         let fault = Userfaultfd::open().map_err(|e| e.to_string())?;
         let pagemap =
             PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
         let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
-        let opened = Box::leak(Box::new(Descriptors {
+        self.has_opened(Descriptors {
             fault,
             pagemap,
             memory,
-        }));
-        self.descriptors.store(opened, Ordering::Release);
+        });
+        Ok(())
+    }
+    fn open_given(&self, [device, pagemap, memory]: [OwnedFd; 3]) -> Result<(), String> {
+        let fault = Userfaultfd::open_through(&device.into()).map_err(|e| e.to_string())?;
+        self.has_opened(Descriptors {
+            fault,
+            pagemap: PageMapFile::given(pagemap),
+            memory: MemoryFile::given(memory),
+        });
         Ok(())
     }
     fn faults(&self) -> Option<BorrowedFd<'_>> {

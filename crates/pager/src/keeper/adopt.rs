@@ -27,7 +27,16 @@ impl<K: Kernel> Pager<K> {
             let checking = check.is_some_and(|how| how != "end");
             self.lifecycle.check_for_tests(checking, auditing);
         }
-        self.kernel.open()?;
+        if !self.kernel.has_user(member.user()) && !member.serves_other_users() {
+            return Err(
+                "it has become another user, whose children cannot be served without CAP_SYS_PTRACE \
+                 and /dev/userfaultfd; start `ebb run` as that user"
+                    .into(),
+            );
+        }
+        if forked || !self.lifecycle.has_descriptors() {
+            self.open_descriptors(member)?;
+        }
         let context = Context::new(self.base(), member, swap_space);
         let faults = FaultService::new(Reclaimer::new(context));
         let keeper = Keeper::new(Box::leak(Box::new(faults)));

@@ -403,6 +403,9 @@ impl Kernel for MemoryKernel {
     fn open(&self) -> Result<(), String> {
         Ok(())
     }
+    fn open_given(&self, _: [OwnedFd; 3]) -> Result<(), String> {
+        Ok(())
+    }
     fn faults(&self) -> Option<BorrowedFd<'_>> {
         None
     }
