@@ -195,7 +195,7 @@ impl Setting {
         let arguments = [seed, self.threads, self.mib, 2000].map(|n| n.to_string().into());
         let argv = [program.as_os_str().to_os_string()].into_iter();
         let names = (!self.elements.is_empty()).then(|| self.names().into());
-        let job = Job::new(argv.chain(arguments).chain(names)).time_limit(Duration::from_secs(180));
+        let job = Job::new(argv.chain(arguments).chain(names)).time_limit(Duration::from_secs(600));
         let free = job.run(None)?;
         ensure!(free.ok(), "soak fails by itself: {}", free.stderr);
         let mut front: Vec<OsString> = vec![ebb.into(), "run".into()];
