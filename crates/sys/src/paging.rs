@@ -231,6 +231,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn prefetch(&self, bytes: &[u8]);
     /// Gives what the internal heap holds and does not use back to the system.
     fn give_heap_back(&self);
+    /// The same of the calling task's stack.
+    fn give_stack_back(&self) {}
     /// Writes to memory of the program that is mapped, may be written and is not registered.
     ///
     /// # Safety
@@ -595,6 +597,9 @@ impl Kernel for SystemKernel {
     }
     fn give_heap_back(&self) {
         heap::InternalHeap::give_back();
+    }
+    fn give_stack_back(&self) {
+        crate::process::task::give_stack_back();
     }
     unsafe fn write_memory(&self, to: usize, from: &[u8]) {
         // SAFETY: by the caller's contract the memory is there and nobody else's.

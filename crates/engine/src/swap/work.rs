@@ -108,4 +108,9 @@ impl Swap {
     pub fn warm_up(&self) {
         self.coders.fill();
     }
+
+    /// Frees scratch that nobody used since the last call.
+    pub fn free_idle_scratch(&self) {
+        self.coders.free_idle();
+    }
 }

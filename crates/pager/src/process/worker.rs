@@ -67,8 +67,8 @@ impl Worker {
         Self {
             // SAFETY: aligned, initialised, leaked, and handed out once.
             buffer: unsafe { &mut *buffer },
-            unparked: Vec::with_capacity(64),
-            deferred: VecDeque::with_capacity(64),
+            unparked: Vec::new(),
+            deferred: VecDeque::new(),
         }
     }
 

@@ -27,7 +27,7 @@ use crate::kernel::futex;
 use crate::memory::{self, PAGE, page_up};
 
 /// Requests of this many bytes and more are mapped directly.
-pub const DIRECT_MIN: usize = 64 << 10;
+pub const DIRECT_MIN: usize = 16 << 10;
 
 /// Direct maps of this size and more ask for no transparent huge pages: a sparse table
 /// would otherwise cost 2 MiB for each entry touched.
