@@ -161,7 +161,8 @@ impl<K: Kernel> Keeper<K> {
         }
         turn.supervised = now;
         self.report_released();
-        self.swap.free_idle_scratch();
+        self.swap.free_idle();
+        turn.worker.give_buffer_back();
         self.kernel.give_heap_back();
         self.kernel.give_stack_back();
         if self.member.supervised() {

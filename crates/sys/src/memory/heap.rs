@@ -49,7 +49,7 @@ struct Piece {
 }
 
 /// Less than this that was freed is not worth the system calls.
-const WORTH: usize = 1 << 20;
+const WORTH: usize = 32 << 10;
 
 /// The heap; a unit value, as its state is one per process. See the module's text.
 pub struct InternalHeap;
@@ -61,7 +61,7 @@ impl InternalHeap {
     }
 
     /// Gives the system the free memory of the arena, if enough was freed since the last time: a fourth of
-    /// the memory in use then, and at least 1 MiB. Bytes given back, of pages that may have gone before.
+    /// the memory in use then, and at least 32 KiB. Bytes given back, of pages that may have gone before.
     /// The child of a fork meanwhile has lost what is out then: addresses.
     pub fn give_back() -> usize {
         if !ARENA.with(|arena| arena.is_worth()) {
