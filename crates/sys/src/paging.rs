@@ -427,6 +427,8 @@ impl Kernel for SystemKernel {
     fn user_changed(&self, wake: impl Fn()) {
         credentials::changed(wake);
     }
+    // Beside the library's constructor, which calls it in every process.
+    #[unsafe(link_section = ".text.startup")]
     fn begin(&self) {
         program::begin();
         thread::prepare();

@@ -362,8 +362,35 @@ unsafe impl dlmalloc::Allocator for RawMaps {
     }
 }
 
+/// Bytes of the library's own data that the first blocks come from: what every process has to note as it starts. A
+/// small process has no other.
+const FIRST: usize = 1 << 10;
+
+/// Blocks that are never used again once they are freed.
+#[repr(C, align(16))]
+struct First {
+    bytes: [u8; FIRST],
+    used: usize,
+}
+
+impl First {
+    /// A block, zeroed, as long as there is room.
+    fn alloc(&mut self, layout: Layout) -> Option<*mut u8> {
+        let start = self.bytes.as_mut_ptr();
+        let at = self.used + start.wrapping_add(self.used).align_offset(layout.align());
+        let end = at.checked_add(layout.size()).filter(|end| *end <= FIRST)?;
+        self.used = end;
+        Some(start.wrapping_add(at))
+    }
+
+    fn has(&self, block: *mut u8) -> bool {
+        (block as usize).wrapping_sub(self.bytes.as_ptr() as usize) < FIRST
+    }
+}
+
 /// dlmalloc, and what of it is in use.
 struct Small {
+    first: First,
     heap: dlmalloc::Dlmalloc<RawMaps>,
     /// Bytes that were asked for and are not freed.
     used: usize,
@@ -381,6 +408,9 @@ impl Small {
     /// A layout that is not empty.
     unsafe fn alloc(&mut self, layout: Layout, zeroed: bool) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
+        if let Some(block) = self.first.alloc(layout) {
+            return block;
+        }
         // SAFETY: dlmalloc takes any size with a power-of-two alignment, as a layout has.
         let block = unsafe {
             match zeroed {
@@ -397,6 +427,9 @@ impl Small {
     /// # Safety
     /// The block came from here with this layout, and nothing uses it.
     unsafe fn free(&mut self, block: *mut u8, layout: Layout) {
+        if self.first.has(block) {
+            return;
+        }
         self.used -= layout.size();
         // SAFETY: by the caller's contract.
         unsafe { self.heap.free(block, layout.size(), layout.align()) }
@@ -406,6 +439,18 @@ impl Small {
     /// The block came from here with this layout; the caller forgets it if the result is not null.
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
+        if self.first.has(block) {
+            // SAFETY: an alignment that there is; the caller names a size that is not zero.
+            let layout = unsafe { Layout::from_size_align_unchecked(new, align) };
+            // SAFETY: as just said; both blocks hold at least the smaller of the sizes, and differ.
+            unsafe {
+                let moved = self.alloc(layout, false);
+                if !moved.is_null() {
+                    ptr::copy_nonoverlapping(block, moved, size.min(new));
+                }
+                return moved;
+            }
+        }
         // SAFETY: by the caller's contract.
         let moved = unsafe { self.heap.realloc(block, size, align, new) };
         if !moved.is_null() {
@@ -446,6 +491,10 @@ static ARENA: Arena = Arena {
     bytes_mapped: AtomicUsize::new(0),
     lock: FutexLock::new(),
     state: UnsafeCell::new(Small {
+        first: First {
+            bytes: [0; FIRST],
+            used: 0,
+        },
         heap: dlmalloc::Dlmalloc::new_with_allocator(RawMaps { closed: false }),
         used: 0,
         most: 0,
