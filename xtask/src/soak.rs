@@ -148,10 +148,10 @@ impl Setting {
     fn of(seed: u64, mut elements: Vec<Element>) -> Self {
         let pick = |n: usize, step: u64| (seed / step) as usize % n;
         let options = OPTIONS[pick(OPTIONS.len(), 1)];
-        let alone = options.contains(&"none") && options.contains(&"--swap");
-        // Who gave up the tree's user pages into the pool alone.
+        // A worker that gave up the tree's user pages into the pool alone.
         let has_pool = !options.contains(&"--pool-max") && options != ["--pool", "none"];
         elements.retain(|element| has_pool || *element != Element::Users);
+        let alone = options == ["--swap", "none"] || elements.contains(&Element::Users);
         Self {
             elements,
             threads: 1 + seed % 4,

@@ -15,6 +15,7 @@
 //! - numbers and types without a question: page size, rounding, [`Errno`]
 //! - `robust` locks of children that share memory, which are words of that memory
 
+use crate::memory::own::OWN;
 use crate::memory_file::MemoryFile;
 use crate::pagemap::{Mapped, PageMapFile};
 use crate::program::{self, Gone};
@@ -22,6 +23,7 @@ pub use crate::thread::Entry;
 use crate::thread::{self, TaskName, Urgency};
 use crate::userfaultfd::{Fault, Userfaultfd};
 use crate::{Errno, clock, credentials, futex, heap, memory, proc, raw, secret, stack};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -218,8 +220,17 @@ pub trait Kernel: Sync + Sized + 'static {
     fn mlockall(&self, flags: i32) -> Result<(), Errno>;
     /// `munlockall(2)`.
     fn munlockall(&self) -> Result<(), Errno>;
-    /// New memory of the pager's own.
+    /// New memory of the pager's own; a forked child has none of it.
+    fn reserve_alone(&self, len: usize) -> Result<usize, Errno>;
+    /// The same, which the child has too.
     fn reserve(&self, len: usize) -> Result<usize, Errno>;
+    /// Calls `act` while no memory of ours is mapped, if none lies in `range`; else the first part that does.
+    /// `act` allocates nothing.
+    fn apart_from_own<T>(
+        &self,
+        range: Range<usize>,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, Range<usize>>;
     /// Drops runs of pages, (address, bytes), with one flush for all; whether all went.
     ///
     /// # Safety
@@ -581,8 +592,18 @@ impl Kernel for SystemKernel {
     fn munlockall(&self) -> Result<(), Errno> {
         memory::munlockall()
     }
+    fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
+        memory::reserve_alone(len)
+    }
     fn reserve(&self, len: usize) -> Result<usize, Errno> {
         memory::reserve(len)
+    }
+    fn apart_from_own<T>(
+        &self,
+        range: Range<usize>,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, Range<usize>> {
+        OWN.apart(range, act)
     }
     #[inline]
     unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool {

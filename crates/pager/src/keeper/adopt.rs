@@ -73,19 +73,17 @@ impl<K: Kernel> Pager<K> {
 }
 
 impl<K: Kernel> Keeper<K> {
-    /// The staging area. The limit is what others leave, this process among them until it charges for itself.
+    /// The staging area, of which a forked child makes one of its own. The limit is what others leave, this process among them until it charges for itself.
     fn make_staging(&self) -> Result<Staging, String> {
         let count = (self.member.budget() as usize / UNIT / 4).clamp(256, 32768);
         let bytes = count * UNIT_BYTES;
         let base = self
             .kernel
-            .reserve(bytes)
+            .reserve_alone(bytes)
             .map_err(|e| format!("no addresses for the staging area: {e}"))?;
         self.kernel
             .register(base, bytes)
             .map_err(|e| format!("cannot register the staging area: {e}"))?;
-        // SAFETY: advice that changes no content. A child makes a staging area of its own.
-        let _ = unsafe { self.kernel.madvise(base, bytes, libc::MADV_DONTFORK) };
         Ok(Staging::new(base, count))
     }
 }

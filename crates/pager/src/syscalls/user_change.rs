@@ -6,7 +6,7 @@
 //! read take its place, before the program's code goes on as the new user.
 //!
 //! # Protocol
-//! The program's thread, after the change: makes a change of [`UserChanges`](crate::process::requests::UserChanges) and waits until the keeper, whose
+//! The program's thread, after the change: makes a change of [`UserChanges`](crate::process::user_changes::UserChanges) and waits until the keeper, whose
 //! descriptors they are, has followed it. The keeper asks the supervisor for the devices again, which judges
 //! by the process's real, effective and saved users ([`Member`]'s `attach`). A process that can become the tree's
 //! user again gets the former ones. A process that does not get them is ended, but where there is no supervisor.

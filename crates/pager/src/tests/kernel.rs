@@ -11,6 +11,7 @@ use ebb_sys::program::Gone;
 use ebb_sys::thread::{TaskName, Urgency};
 use ebb_sys::userfaultfd::Fault;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -100,6 +101,19 @@ impl MemoryKernel {
             pinned_for_long: AtomicU64::new(0),
             while_waiting: OnceLock::new(),
         }
+    }
+
+    /// The program unmaps memory without libc, and memory of the pager's own is mapped into the hole.
+    pub fn replace_by_own(&self, start: usize, len: usize) {
+        let mut process = self.lock();
+        process.unmap(start, len);
+        process.map(start, len, 3, true);
+    }
+
+    /// Whether missing pages of this memory are faults.
+    pub fn is_registered(&self, address: usize) -> bool {
+        let mapping = self.lock().mappings.get(&address).copied();
+        mapping.is_some_and(|mapping| mapping.registered)
     }
 
     fn lock(&self) -> MutexGuard<'_, Process> {
@@ -674,6 +688,27 @@ impl Kernel for MemoryKernel {
         let start = ebb_sys::memory::reserve(len)?;
         self.lock().map(start, len, 3, true);
         Ok(start)
+    }
+    fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
+        let start = self.reserve(len)?;
+        // SAFETY: advice that changes no content.
+        unsafe { self.madvise(start, len, libc::MADV_DONTFORK)? };
+        Ok(start)
+    }
+    fn apart_from_own<T>(
+        &self,
+        range: Range<usize>,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, Range<usize>> {
+        let first_own = {
+            let process = self.lock();
+            let mut mapped = process.mappings.range(range);
+            mapped.find(|(_, mapping)| mapping.own).map(|(at, _)| *at)
+        };
+        match first_own {
+            Some(at) => Err(at..at + PAGE),
+            None => Ok(act()),
+        }
     }
     unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool {
         let mut process = self.lock();

@@ -214,7 +214,7 @@ unsafe fn hold() {
 unsafe fn release_in_parent(child: Option<i32>) {
     // SAFETY: `hold` took the locks, on this thread.
     unsafe {
-        InternalHeap::unlock_after_fork();
+        InternalHeap::unlock_in_parent();
         hooks::after_fork_parent(child);
         ebb_malloc_after_fork();
     }
@@ -226,7 +226,7 @@ unsafe fn begin_child() {
     TURN.store(0, SeqCst);
     // SAFETY: the copy of this thread took the locks.
     unsafe {
-        InternalHeap::unlock_after_fork();
+        InternalHeap::unlock_in_child();
         hooks::after_fork_child();
         ebb_malloc_after_fork();
     }

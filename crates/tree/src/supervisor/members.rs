@@ -78,7 +78,7 @@ impl Supervisor {
             helper: joining.helper,
             foreign: hello.pid != pid,
             userfaultfd: None,
-            is_guarded: false,
+            guarded_by: None,
         });
         self.measurements.forget(pid);
         self.measurements.forget(peer);
