@@ -44,6 +44,11 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
+    // What runs as each program starts lies together.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,keep-text-section-prefix");
+    // Without the compiler's own start and end, which every program would run in vain: the loader calls constructors
+    // by itself, and nothing of ours has to be done at the end. What they define besides is in csrc/glue.c.
+    println!("cargo:rustc-cdylib-link-arg=-nostartfiles");
 }
 
 /// By measurement (kernel 6.18, x86-64):

@@ -99,6 +99,8 @@ pub trait Store: Send + Sync {
     fn wants_discard(&self) -> bool {
         false
     }
+    /// Frees the buffers that no transfer has used since the last call.
+    fn free_idle(&self) {}
     /// Whether the device has a head to move: then one cursor serves all processors.
     fn rotational(&self) -> bool {
         false
@@ -127,6 +129,9 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
     }
     fn wants_discard(&self) -> bool {
         (**self).wants_discard()
+    }
+    fn free_idle(&self) {
+        (**self).free_idle();
     }
     fn rotational(&self) -> bool {
         (**self).rotational()

@@ -25,6 +25,7 @@ extern "C" fn service(index: usize) -> ! {
 
 /// Starts the pager; called once, from the library's constructor, before any other library's.
 /// Memory calls may come earlier than this.
+#[unsafe(link_section = ".text.startup")]
 pub fn start() {
     let control = PAGER.kernel.setting("EBB_CONTROL");
     let control = control.filter(|control| !control.is_empty());

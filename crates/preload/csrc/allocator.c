@@ -4,6 +4,9 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#if __has_include(<sys/platform/x86.h>)
+#include <sys/platform/x86.h>
+#endif
 
 // ---- Growth ----
 
@@ -11,9 +14,43 @@
 void* ebb_mi_reserve(void* addr, size_t size, int protection, int flags, int fd, off_t offset);
 void ebb_mi_grows(size_t bytes);
 
+// ---- Start ----
+
+// mimalloc starts with the first block, not with the library: most processes that live for a moment ask for none.
+#define MI_PRIM_HAS_PROCESS_ATTACH
+
+#define _DEFAULT_SOURCE
+#include "mimalloc.h"
+#include "mimalloc/internal.h"
+
+// Called by mimalloc when all of it is ready.
+static void started(void);
+#undef mi_track_init
+#define mi_track_init() started()
+
+// In a virtual machine each CPUID instruction costs as much as two system calls. The loader has asked before, and
+// says what it was told. So mimalloc's own function is never called: this macro renames the definition, and has the
+// call be one of ours.
+#define mi_detect_cpu_features(nothing) DETECT_##nothing
+#define DETECT_void detect_by_instruction(void)
+#define DETECT_ detect_by_loader()
+static void detect_by_loader(void);
+static void detect_by_instruction(void) __attribute__((unused));
+
 #define mmap ebb_mi_reserve
 #include "static.c"
 #undef mmap
+
+// The tests of mimalloc's own function.
+static void detect_by_loader(void) {
+#if __has_include(<sys/platform/x86.h>)
+  const bool fsrm = CPU_FEATURE_PRESENT(FSRM);
+  _mi_cpu_has_popcnt = CPU_FEATURE_PRESENT(POPCNT);
+  if (fsrm) { _mi_cpu_movsb_max = 127; }
+#else
+  detect_by_instruction();
+#endif
+}
 
 // ---- Freed memory that is kept ----
 
@@ -57,14 +94,38 @@ static void heartbeat(bool force, unsigned long long beat, void* arg) {
   }
 }
 
-void ebb_mi_start(void) {
+// Beside mimalloc's options, whose page every process has: a page of zeros would be one more fault.
+#define IN_DATA __attribute__((section(".data")))
+
+// The library's constructor has run. Before it, libc is not ready for all that a start takes.
+bool ebb_mi_constructed IN_DATA;
+// mimalloc was started before it: the constructor finishes that.
+bool ebb_mi_early IN_DATA;
+
+void ebb_mi_finish_start(void) {
+  os_preloading = false;
+  mi_process_setup_auto_thread_done();
+  _mi_thread_locals_init();
+  _mi_options_post_init();
+  _mi_random_reinit_if_weak(&theap_main.random);
   mi_register_deferred_free(&heartbeat, NULL);
+}
+
+static void started(void) {
+  ebb_mi_early = !ebb_mi_constructed;
+  if (ebb_mi_constructed) { ebb_mi_finish_start(); }
+}
+
+// Starts mimalloc on this thread, if it has not been started: the first thread's part of it ends with the process.
+void ebb_mi_start(void) {
+  mi_process_init();
 }
 
 // ---- Blocks: whose they are ----
 
 // Frees a block of mimalloc's; false, and nothing done, for null and for any other address.
 bool ebb_mi_free(void* p) {
+  if mi_unlikely(_mi_page_map == NULL) { return false; }
   mi_page_t* const page = _mi_checked_ptr_page(p);
   if mi_unlikely(page == NULL) { return false; }
   freed_bytes += mi_page_block_size(page);
@@ -74,7 +135,7 @@ bool ebb_mi_free(void* p) {
 }
 
 bool ebb_mi_owns(const void* p) {
-  return _mi_checked_ptr_page(p) != NULL;
+  return _mi_page_map != NULL && _mi_checked_ptr_page(p) != NULL;
 }
 
 // ---- Forks ----
@@ -112,6 +173,8 @@ static int try_all(mi_lock_t* locks[LOCK_COUNT]) {
 }
 
 void ebb_malloc_before_fork(void) {
+  // A start that another thread is in the midst of would never end in the child.
+  mi_process_init();
   mi_lock_t* locks[LOCK_COUNT];
   fork_locks(locks);
   while (!try_all(locks)) { sched_yield(); }

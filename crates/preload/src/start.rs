@@ -16,6 +16,8 @@ unsafe extern "C" {
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = construct;
 
+// Beside the pager's part of the start: a small process loads few pages of code.
+#[unsafe(link_section = ".text.startup")]
 extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
     // SAFETY: no thread but this runs yet. libc's own constructor, which sets `environ` to
     // the same value, comes after ours.

@@ -244,6 +244,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn prefetch(&self, bytes: &[u8]);
     /// Gives what the internal heap holds and does not use back to the system.
     fn give_heap_back(&self);
+    /// The same of the calling task's stack.
+    fn give_stack_back(&self) {}
     /// Writes to memory of the program that is mapped, may be written and is not registered.
     ///
     /// # Safety
@@ -445,6 +447,8 @@ impl Kernel for SystemKernel {
     fn user_changed(&self, wake: impl Fn()) {
         credentials::changed(wake);
     }
+    // Beside the library's constructor, which calls it in every process.
+    #[unsafe(link_section = ".text.startup")]
     fn begin(&self) {
         program::begin();
         thread::prepare();
@@ -631,6 +635,9 @@ impl Kernel for SystemKernel {
     }
     fn give_heap_back(&self) {
         heap::InternalHeap::give_back();
+    }
+    fn give_stack_back(&self) {
+        crate::process::task::give_stack_back();
     }
     unsafe fn write_memory(&self, to: usize, from: &[u8]) {
         // SAFETY: by the caller's contract the memory is there and nobody else's.

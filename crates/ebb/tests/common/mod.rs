@@ -88,6 +88,8 @@ pub struct Under {
     pub options: Vec<String>,
     /// The value of EBB_FAULTS.
     pub faults: Option<String>,
+    /// Bytes that its cgroup has beside the budget.
+    pub beside: u64,
     /// Whether the program changes its memory without libc: then pages may not be as the page map says.
     pub behind_libc: bool,
 }
@@ -99,6 +101,7 @@ impl Under {
             budget,
             options: Vec::new(),
             faults: None,
+            beside: SLACK,
             behind_libc: false,
         }
     }
@@ -112,6 +115,12 @@ impl Under {
     /// Injects these faults into the devices.
     pub fn faults(mut self, faults: &str) -> Self {
         self.faults = Some(faults.into());
+        self
+    }
+
+    /// Its cgroup has so many bytes beside the budget.
+    pub fn beside(mut self, bytes: u64) -> Self {
+        self.beside = bytes;
         self
     }
 
@@ -141,7 +150,7 @@ impl Under {
         }
         let group = match cgroup::unavailable() {
             None => {
-                Some(Cgroup::new(self.budget + SLACK, KernelSwap::Forbidden).expect("a cgroup"))
+                Some(Cgroup::new(self.budget + self.beside, KernelSwap::Forbidden).expect("a cgroup"))
             }
             Some(why) => {
                 println!("skipped in part: no limit by the kernel, as there is no cgroup: {why}");

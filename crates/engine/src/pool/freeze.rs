@@ -9,7 +9,7 @@
 use super::arena::State;
 use super::class::Class;
 use super::layout::WINDOWS;
-use super::{LEAF, Pool, TOP};
+use super::{LEAF, Pool};
 use crate::locks::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -73,16 +73,17 @@ impl Pool {
 
     /// Calls `f` for every window that belongs to a class, with no lock held.
     fn each_window(&self, mut f: impl FnMut(u32, Class)) {
-        let leaves = (0..TOP).filter(|&leaf| self.top[leaf].get().is_some());
-        for window in leaves.flat_map(|leaf| leaf * LEAF * WINDOWS..(leaf + 1) * LEAF * WINDOWS) {
-            let window = window as u32;
-            let arena = lock(self.arena(window));
-            let class = arena
-                .as_ref()
-                .and_then(|arena| arena.class_if_any(window as usize % WINDOWS));
-            drop(arena);
-            if let Some(class) = class {
-                f(window, class);
+        let leaves = self.top.iter().enumerate();
+        let leaves = leaves.filter_map(|(i, leaf)| Some((i, leaf.get()?)));
+        for (i, leaf) in leaves {
+            let arenas = leaf.iter().enumerate();
+            for (k, arena) in arenas.filter_map(|(k, arena)| Some((k, arena.get()?))) {
+                for at in 0..WINDOWS {
+                    let class = lock(arena).as_ref().and_then(|a| a.class_if_any(at));
+                    if let Some(class) = class {
+                        f(((i * LEAF + k) * WINDOWS + at) as u32, class);
+                    }
+                }
             }
         }
     }

@@ -112,7 +112,7 @@ const fn first_of_block(mark: u32) -> u32 {
 const _: () = assert!(BLOCK_PAGES.is_power_of_two());
 
 /// Arenas in the directory's leaves.
-const LEAF: usize = if cfg!(loom) { 2 } else { 8 };
+const LEAF: usize = if cfg!(loom) { 2 } else { 64 };
 /// Leaves; loom, whose stacks are small, gets few.
 const TOP: usize = if cfg!(loom) {
     2
@@ -123,7 +123,7 @@ const TOP: usize = if cfg!(loom) {
 type Slot = Ordered<Option<Arena>, { LockRank::Arena as usize }>;
 /// One of the directory, locked.
 type SlotGuard<'a> = Guard<'a, Option<Arena>, { LockRank::Arena as usize }>;
-type Leaf = Box<[Slot; LEAF]>;
+type Leaf = Box<[OnceLock<Box<Slot>>; LEAF]>;
 /// The window of each class that a shard fills.
 type Filling = Box<[Option<u32>]>;
 
@@ -173,7 +173,8 @@ pub struct Pool {
     memory: Arc<dyn Memory>,
     max: AtomicU64,
     bytes: AtomicU64,
-    leaves: AtomicUsize,
+    /// Bytes of the directory below its top.
+    directory: AtomicUsize,
     /// Bytes that the windows' tables hold.
     tables: AtomicUsize,
     /// Entries that name objects, beyond one for each.
@@ -217,7 +218,7 @@ impl Pool {
             memory,
             max: AtomicU64::new(max),
             bytes: AtomicU64::new(0),
-            leaves: AtomicUsize::new(0),
+            directory: AtomicUsize::new(0),
             tables: AtomicUsize::new(0),
             extra_refs: AtomicI64::new(0),
         }
@@ -284,8 +285,7 @@ impl Pool {
             .iter()
             .map(|p| lock(p).capacity() * 4 + size_of_val(p))
             .sum();
-        let directory =
-            size_of_val(&*self.top) + self.leaves.load(Relaxed) * size_of::<[Slot; LEAF]>();
+        let directory = size_of_val(&*self.top) + self.directory.load(Relaxed);
         let (objects, data) = self.live();
         Usage {
             bytes: self.bytes(),
@@ -303,10 +303,14 @@ impl Pool {
     fn arena(&self, window: u32) -> &Slot {
         let arena = window as usize / WINDOWS;
         let leaf = self.top[arena / LEAF].get_or_init(|| {
-            self.leaves.fetch_add(1, Relaxed);
-            Box::new(std::array::from_fn(|_| Ordered::new(None)))
+            self.directory
+                .fetch_add(LEAF * size_of::<OnceLock<Box<Slot>>>(), Relaxed);
+            Box::new([const { OnceLock::new() }; LEAF])
         });
-        &leaf[arena % LEAF]
+        leaf[arena % LEAF].get_or_init(|| {
+            self.directory.fetch_add(size_of::<Slot>(), Relaxed);
+            Box::new(Ordered::new(None))
+        })
     }
 
     /// Runs `f` on a window's arena, which exists.

@@ -260,6 +260,13 @@ impl Devices {
         Some(self.device(device)?.store.clone())
     }
 
+    /// Has every device free the buffers that no transfer has used since the last call.
+    pub fn free_idle(&self) {
+        for device in self.devices() {
+            device.store.free_idle();
+        }
+    }
+
     /// The entry that owns a slot. None if the slot is free, given back, or out of range.
     pub fn owner(&self, device: DeviceId, slot: SlotIndex) -> Option<EntryId> {
         let device = self.device(device)?;

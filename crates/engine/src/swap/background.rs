@@ -96,6 +96,10 @@ pub struct Background {
     /// Room for a batch, page-aligned from `offset`; made when first needed.
     pub staging: Vec<u8>,
     pub offset: usize,
+    /// The staging was used since it was last looked at.
+    used: bool,
+    /// The most pages of a batch.
+    batch: usize,
     pub picks: Vec<Pick>,
     /// The visits of clusters in which they were found, each with how many there were before.
     pub visits: Vec<(Visit, usize)>,
@@ -153,6 +157,8 @@ impl Background {
             shrinker: Shrinker::default(),
             staging: Vec::new(),
             offset: 0,
+            used: false,
+            batch: BATCH,
             picks: Vec::new(),
             visits: Vec::new(),
             extents: ExtentList::default(),
@@ -163,8 +169,10 @@ impl Background {
         }
     }
 
-    /// Makes the room for a batch; how many bytes it took.
-    pub(super) fn prepare(&mut self) -> usize {
+    /// Makes the room for a batch of so many pages; how many bytes it took.
+    pub(super) fn prepare(&mut self, batch: usize) -> usize {
+        self.used = true;
+        self.batch = batch;
         if !self.staging.is_empty() {
             return 0;
         }
@@ -174,6 +182,23 @@ impl Background {
         self.visits = Vec::with_capacity(VISITS);
         self.extents = ExtentList::new();
         self.staging.len()
+    }
+
+    /// Whether the batch has as many pages as it may have.
+    pub(super) fn is_full(&self) -> bool {
+        self.picks.len() >= self.batch
+    }
+
+    /// Frees the room for a batch, if there was none since the last call; how many bytes that are.
+    pub(super) fn free_idle(&mut self) -> usize {
+        if std::mem::take(&mut self.used) {
+            return 0;
+        }
+        let bytes = std::mem::take(&mut self.staging).len();
+        self.picks = Vec::new();
+        self.visits = Vec::new();
+        self.extents = ExtentList::default();
+        bytes
     }
 
     pub(super) fn page(&mut self, i: usize) -> &mut PageBytes {

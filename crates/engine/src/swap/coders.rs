@@ -13,7 +13,7 @@ use crate::slots::{Extent, ExtentList};
 use crate::sync::{Mutex, lock};
 use crate::{BLOCK_PAGES, CLUSTER_SLOTS, Checksums, Cpu, EntryId, PAGE_SIZE, PageBytes};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// The most that a coder may write of a page before it is known whether it is short enough.
 const LONGEST: usize = 2 * PAGE_SIZE;
@@ -205,7 +205,11 @@ impl Scratch {
 /// Where a processor's set waits, on a line of its own: taking it writes the lock.
 #[repr(align(64))]
 #[derive(Default)]
-struct CoderSlot(Mutex<Option<Box<Scratch>>>);
+struct CoderSlot {
+    scratch: Mutex<Option<Box<Scratch>>>,
+    /// It was used since it was last looked at.
+    used: AtomicBool,
+}
 
 pub struct Coders {
     slots: Box<[CoderSlot]>,
@@ -255,7 +259,7 @@ impl Coders {
         let n = self.slots.len();
         let found = (0..n)
             .map(|i| (cpu.index() + i) % n)
-            .find_map(|place| lock(&self.slots[place].0).take());
+            .find_map(|place| lock(&self.slots[place].scratch).take());
         let mut scratch = found.unwrap_or_else(|| self.make());
         scratch.forget();
         scratch.cpu = cpu;
@@ -269,7 +273,18 @@ impl Coders {
     /// Makes the processors' sets now, so that no load or store has to.
     pub fn fill(&self) {
         for place in &self.slots {
-            lock(&place.0).get_or_insert_with(|| self.make());
+            lock(&place.scratch).get_or_insert_with(|| self.make());
+        }
+    }
+
+    /// Frees the sets that were not used since the last call: a process that is idle keeps none.
+    pub fn free_idle(&self) {
+        for place in &self.slots {
+            if place.used.swap(false, Relaxed) {
+                continue;
+            }
+            let idle = lock(&place.scratch).take();
+            self.made.fetch_sub(usize::from(idle.is_some()), Relaxed);
         }
     }
 
@@ -309,9 +324,11 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let n = self.coders.slots.len();
         for i in 0..n {
-            let mut place = lock(&self.coders.slots[(self.cpu.index() + i) % n].0);
+            let slot = &self.coders.slots[(self.cpu.index() + i) % n];
+            let mut place = lock(&slot.scratch);
             if place.is_none() {
                 *place = self.scratch.take();
+                slot.used.store(true, Relaxed);
                 return;
             }
         }

@@ -161,6 +161,8 @@ pub struct Swap {
     /// See [`Swap::file_limited`].
     file_limit: AtomicU8,
     staging_bytes: AtomicUsize,
+    /// The most pages of a batch of writeback.
+    batch: AtomicUsize,
     accept_percent: AtomicU8,
     /// The group that is written back first, or [`IN_TURN`].
     first_group: AtomicU32,
@@ -218,6 +220,7 @@ impl Swap {
             last_refused_ns: AtomicU64::new(0),
             file_limit: AtomicU8::new(device_io::NOT_MET),
             staging_bytes: AtomicUsize::new(0),
+            batch: AtomicUsize::new(write_batch::BATCH),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),
             first_group: AtomicU32::new(IN_TURN),
             background_slot: BackgroundSlot::new(),

@@ -99,7 +99,7 @@ impl Swap {
             background.visits.extend(visit);
             drop(locked);
             turn.dropped += dropped.free(self, group);
-            if stopped || background.picks.len() == BATCH {
+            if stopped || background.is_full() {
                 break;
             }
         }
@@ -132,7 +132,7 @@ impl Swap {
             } else {
                 self.copy_out(background, locked, handle);
             }
-            if background.picks.len() == BATCH || dropped.is_full() {
+            if background.is_full() || dropped.is_full() {
                 locked.seek_at(at + 1);
                 return at + 1 < CLUSTER_ENTRIES;
             }

@@ -3,8 +3,10 @@
 
 use super::Swap;
 use super::background::Background;
+use super::write_batch::BATCH;
 use crate::Cpu;
 use crate::pool::Worth;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Emptied windows that keep their memory for the next class that needs one.
 const WARM_WINDOWS: usize = 1;
@@ -107,5 +109,26 @@ impl Swap {
     /// Makes the per-processor scratch, so that no load or store has to.
     pub fn warm_up(&self) {
         self.coders.fill();
+    }
+
+    /// The process has so many pages, in memory and swapped out. A small one has small batches of writeback: the
+    /// buffers of a large one would else be as much as all of its memory.
+    pub fn set_pages(&self, pages: usize) {
+        const SHARE: usize = 32;
+        const LEAST: usize = 8;
+        let batch = (pages / SHARE).clamp(LEAST, BATCH);
+        self.batch.store(batch, Relaxed);
+    }
+
+    /// Frees buffers that nobody used since the last call: those of coders, of background work, of devices.
+    pub fn free_idle(&self) {
+        self.coders.free_idle();
+        self.in_background(|background| {
+            let freed = background.free_idle();
+            self.staging_bytes.fetch_sub(freed, Relaxed);
+        });
+        if let Some(devices) = &self.devices {
+            devices.free_idle();
+        }
     }
 }

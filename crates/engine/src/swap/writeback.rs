@@ -136,7 +136,7 @@ impl Swap {
                 .next_group(able().map(candidate))
                 .or_else(|| shrinker.next_group(groups.iter().filter(has_any).map(candidate)))?;
             let mut gave = self.pick(background, group, &mut turn);
-            while gave > 0 && background.picks.len() < BATCH {
+            while gave > 0 && !background.is_full() {
                 let Some(next) = background.shrinker.next_group(able().map(candidate)) else {
                     break;
                 };
@@ -160,7 +160,7 @@ impl Swap {
     }
 
     fn begin_batch(&self, background: &mut Background) -> Turn {
-        let made = background.prepare();
+        let made = background.prepare(self.batch.load(Relaxed));
         self.staging_bytes.fetch_add(made, Relaxed);
         background.picks.clear();
         background.visits.clear();

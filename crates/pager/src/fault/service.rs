@@ -146,6 +146,8 @@ struct Turn {
     watch: Watch,
     /// Waits in a row in which no fault came.
     quiet: u32,
+    /// It has served since it last gave memory back.
+    served: bool,
 }
 
 impl<K: Kernel> FaultService<K> {
@@ -157,6 +159,7 @@ impl<K: Kernel> FaultService<K> {
             worker: Worker::new(),
             watch: Watch::new(self.now()),
             quiet: 0,
+            served: true,
         };
         loop {
             self.service_turn(me, &mut turn);
@@ -201,9 +204,14 @@ impl<K: Kernel> FaultService<K> {
         }
     }
 
-    /// Sleeps until woken. A thread that has put faults down for later stays awake: nobody else knows of them.
-    fn fall_asleep(&self, me: &Service, turn: &Turn) {
+    /// Sleeps until woken, without the memory that it needs while it serves. A thread that has put faults down for
+    /// later stays awake: nobody else knows of them.
+    fn fall_asleep(&self, me: &Service, turn: &mut Turn) {
         if turn.worker.deferred() == 0 {
+            if std::mem::take(&mut turn.served) {
+                turn.worker.give_buffer_back();
+                self.kernel.give_stack_back();
+            }
             self.services.fall_asleep(me);
         }
     }
@@ -211,6 +219,7 @@ impl<K: Kernel> FaultService<K> {
     /// Serves faults that were read together, and makes room ahead of need.
     fn serve_all(&self, me: &Service, turn: &mut Turn, faults: &[Fault]) {
         self.check_origin(faults);
+        turn.served = true;
         self.services.serves(me);
         self.base.fork.hold_on(self.kernel);
         let now = self.now();

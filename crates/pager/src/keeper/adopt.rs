@@ -50,11 +50,7 @@ impl<K: Kernel> Pager<K> {
         }
         keeper.send_userfaultfd();
         let mut state = self.lock_service();
-        let budget = member.budget() as usize;
-        state.parked.reserve(1024);
-        state
-            .pages
-            .begin_paging(staging, budget / UNIT * 2, self.now_ms());
+        state.pages.begin_paging(staging, self.now_ms());
         if forked {
             // Its charge was copied from its parent's.
             member.start_paging(0);

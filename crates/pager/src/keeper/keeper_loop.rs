@@ -164,7 +164,10 @@ impl<K: Kernel> Keeper<K> {
         }
         turn.supervised = now;
         self.report_released();
+        self.swap.free_idle();
+        turn.worker.give_buffer_back();
         self.kernel.give_heap_back();
+        self.kernel.give_stack_back();
         if self.member.supervised() {
             self.send_userfaultfd();
         } else {

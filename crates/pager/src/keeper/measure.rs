@@ -34,6 +34,8 @@ impl<K: Kernel> Keeper<K> {
             let own = charged.min(budget).saturating_sub(shared);
             limit = (shared + state.pool_split.limit(budget, own)).min(budget);
         }
+        self.swap
+            .set_pages(self.swap.entries() + state.pages.map().resident());
         self.tell_pool(state);
         self.swap_space.limit_pool(self.member, limit as u64);
     }

@@ -169,21 +169,35 @@ impl Chunk {
     }
 }
 
-type Table<T> = [Option<Box<T>>; 512];
-type Gigabyte = Table<Chunk>;
-type Middle = Table<Gigabyte>;
+/// The tables, by the addresses that they cover. They are small, as most processes have few chunks, at addresses far
+/// apart.
+type Table<T, const ENTRIES: usize> = [Option<Box<T>>; ENTRIES];
+type Megabytes256 = Table<Chunk, { 1 << 7 }>;
+type Gigabytes32 = Table<Megabytes256, { 1 << 7 }>;
+type Terabytes4 = Table<Gigabytes32, { 1 << 7 }>;
+type Root = Table<Terabytes4, { 1 << 6 }>;
+
+/// Chunks that an entry of each level covers, the root's first.
+const SPANS: [usize; 4] = [1 << 21, 1 << 14, 1 << 7, 1];
+const _: () = assert!((SPANS[0] * CHUNK_PAGES * PAGE) << 6 == ADDRESSES);
 
 /// The whole map: a radix tree over 48-bit addresses.
 #[derive(Default)]
 pub struct PageMap {
-    root: Option<Box<Table<Middle>>>,
+    root: Option<Box<Root>>,
     chunks: usize,
     /// How many pages are in each state, in the order of the words' state numbers.
     counts: [usize; 8],
 }
 
-fn table<T>() -> Box<Table<T>> {
-    Box::new(std::array::from_fn(|_| None))
+fn table<T, const ENTRIES: usize>() -> Box<Table<T, ENTRIES>> {
+    Box::new([const { None }; ENTRIES])
+}
+
+/// The first page after those of `page`'s entry of a level.
+fn skip(page: PageNumber, level: usize) -> PageNumber {
+    let span = CHUNK_PAGES * SPANS[level];
+    PageNumber((page.0 / span + 1) * span)
 }
 
 impl PageMap {
@@ -199,22 +213,25 @@ impl PageMap {
     fn path(page: PageNumber) -> [usize; 4] {
         let chunk = page.0 / CHUNK_PAGES;
         [
-            chunk >> 18 & 511,
-            chunk >> 9 & 511,
-            chunk & 511,
-            page.0 % CHUNK_PAGES,
+            chunk / SPANS[0] % (1 << 6),
+            chunk / SPANS[1] % (1 << 7),
+            chunk / SPANS[2] % (1 << 7),
+            chunk % (1 << 7),
         ]
     }
 
+    #[inline]
     fn chunk(&self, page: PageNumber) -> Option<&Chunk> {
-        let [a, b, c, _] = Self::path(page);
-        self.root.as_deref()?[a].as_deref()?[b].as_deref()?[c].as_deref()
+        let [a, b, c, d] = Self::path(page);
+        self.root.as_deref()?[a].as_deref()?[b].as_deref()?[c].as_deref()?[d].as_deref()
     }
 
+    #[inline]
     fn chunk_mut(&mut self, page: PageNumber) -> &mut Chunk {
-        let [a, b, c, _] = Self::path(page);
+        let [a, b, c, d] = Self::path(page);
         let leaf = &mut self.root.get_or_insert_with(table)[a].get_or_insert_with(table)[b]
-            .get_or_insert_with(table)[c];
+            .get_or_insert_with(table)[c]
+            .get_or_insert_with(table)[d];
         if leaf.is_none() {
             self.chunks += 1;
         }
@@ -272,23 +289,26 @@ impl PageMap {
         end: PageNumber,
         mut f: impl FnMut(PageNumber, Page) -> ControlFlow<()>,
     ) {
+        let Some(root) = self.root.as_deref() else {
+            return;
+        };
         let mut page = start;
         while page < end {
-            let [a, b, c, at] = Self::path(page);
-            let skip = |span: usize| PageNumber((page.0 / span + 1) * span);
-            let Some(root) = self.root.as_deref() else {
-                return;
-            };
-            let Some(middle) = root[a].as_deref() else {
-                page = skip(CHUNK_PAGES << 18);
+            let [a, b, c, d] = Self::path(page);
+            let Some(terabytes) = root[a].as_deref() else {
+                page = skip(page, 0);
                 continue;
             };
-            let Some(gigabyte) = middle[b].as_deref() else {
-                page = skip(CHUNK_PAGES << 9);
+            let Some(gigabytes) = terabytes[b].as_deref() else {
+                page = skip(page, 1);
                 continue;
             };
-            let next = skip(CHUNK_PAGES);
-            if let Some(chunk) = gigabyte[c].as_deref().filter(|c| c.touched > 0) {
+            let Some(megabytes) = gigabytes[c].as_deref() else {
+                page = skip(page, 2);
+                continue;
+            };
+            if let Some(chunk) = megabytes[d].as_deref().filter(|c| c.touched > 0) {
+                let at = page.0 % CHUNK_PAGES;
                 let stop = (end.0 - page.0).min(CHUNK_PAGES - at);
                 for i in 0..stop {
                     let word = chunk.words[at + i];
@@ -297,35 +317,38 @@ impl PageMap {
                     }
                 }
             }
-            page = next;
+            page = skip(page, 3);
         }
     }
 
     /// Frees the tables of the chunks wholly inside `start..end`, all of whose pages are untouched.
     pub fn forget(&mut self, start: PageNumber, end: PageNumber) {
+        let Some(root) = self.root.as_deref_mut() else {
+            return;
+        };
         let mut page = PageNumber(start.0.next_multiple_of(CHUNK_PAGES));
         while page.0 + CHUNK_PAGES <= end.0 {
-            let [a, b, c, _] = Self::path(page);
-            let skip = |span: usize| PageNumber((page.0 / span + 1) * span);
-            let Some(root) = self.root.as_deref_mut() else {
-                return;
-            };
-            let Some(middle) = root[a].as_deref_mut() else {
-                page = skip(CHUNK_PAGES << 18);
+            let [a, b, c, d] = Self::path(page);
+            let Some(terabytes) = root[a].as_deref_mut() else {
+                page = skip(page, 0);
                 continue;
             };
-            let Some(gigabyte) = middle[b].as_deref_mut() else {
-                page = skip(CHUNK_PAGES << 9);
+            let Some(gigabytes) = terabytes[b].as_deref_mut() else {
+                page = skip(page, 1);
                 continue;
             };
-            if gigabyte[c]
+            let Some(megabytes) = gigabytes[c].as_deref_mut() else {
+                page = skip(page, 2);
+                continue;
+            };
+            if megabytes[d]
                 .as_ref()
                 .is_some_and(|c| c.touched == 0 && c.units.iter().all(|u| !u.queued && !u.deferred))
             {
-                gigabyte[c] = None;
+                megabytes[d] = None;
                 self.chunks -= 1;
             }
-            page = skip(CHUNK_PAGES);
+            page = skip(page, 3);
         }
     }
 
@@ -355,14 +378,19 @@ impl PageMap {
     }
 
     fn each_chunk(&self, mut f: impl FnMut(PageNumber, &Chunk)) {
-        fn there<T>(table: &Table<T>) -> impl Iterator<Item = (usize, &T)> {
+        fn there<T, const ENTRIES: usize>(
+            table: &Table<T, ENTRIES>,
+        ) -> impl Iterator<Item = (usize, &T)> {
             let entries = table.iter().enumerate();
             entries.filter_map(|(i, entry)| Some((i, entry.as_deref()?)))
         }
-        for (a, middle) in self.root.iter().flat_map(|root| there(root)) {
-            for (b, gigabyte) in there(middle) {
-                for (c, chunk) in there(gigabyte) {
-                    f(PageNumber((a << 18 | b << 9 | c) * CHUNK_PAGES), chunk);
+        for (a, terabytes) in self.root.iter().flat_map(|root| there(root)) {
+            for (b, gigabytes) in there(terabytes) {
+                for (c, megabytes) in there(gigabytes) {
+                    for (d, chunk) in there(megabytes) {
+                        let chunks = a * SPANS[0] + b * SPANS[1] + c * SPANS[2] + d;
+                        f(PageNumber(chunks * CHUNK_PAGES), chunk);
+                    }
                 }
             }
         }
@@ -387,7 +415,8 @@ impl PageMap {
 
     /// Bytes of the map's tables.
     pub fn bytes(&self) -> usize {
-        self.chunks * size_of::<Chunk>() + self.chunks.div_ceil(512) * size_of::<Gigabyte>()
+        self.chunks * size_of::<Chunk>()
+            + self.chunks.div_ceil(SPANS[2]) * size_of::<Megabytes256>()
     }
 }
 

@@ -65,6 +65,8 @@ impl Lifecycle {
 
     /// The constructor ran. `control` names the supervisor, if the process is in a tree.
     pub fn begin(&self, control: Option<String>, entries: Entries) {
+        // A store before any load: one page fault, not two.
+        self.keeper.store(NO_KEEPER, SeqCst);
         self.entries.get_or_init(|| entries);
         self.control.get_or_init(|| control);
     }

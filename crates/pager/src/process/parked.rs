@@ -15,11 +15,6 @@ impl Parked {
         Self { faults: Vec::new() }
     }
 
-    /// Makes room for so many.
-    pub fn reserve(&mut self, faults: usize) {
-        self.faults.reserve(faults);
-    }
-
     /// A fault whose page is in transit.
     pub fn park(&mut self, fault: Fault) {
         self.faults.push(fault);

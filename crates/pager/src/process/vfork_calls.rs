@@ -158,11 +158,12 @@ impl VforkCalls {
                 .madvise(page, PAGE_SIZE, libc::MADV_WIPEONFORK)
                 .is_ok()
             {
-                self.own_pid.store(page as *mut AtomicU32, SeqCst);
+                // By this process, before any child of it asks.
+                let own = page as *mut AtomicU32;
+                (*own).store(kernel.process(), Relaxed);
+                self.own_pid.store(own, SeqCst);
             }
         }
-        // By this process, before any child of it asks.
-        self.is_child(kernel);
     }
 
     /// Whether the calling thread is of a child that shares this process's memory.

@@ -50,6 +50,8 @@ pub struct DeferredFault {
 pub struct Worker {
     /// Where data is put together for a copy.
     buffer: &'static mut UnitBuffer,
+    /// The buffer was used since it was last given back.
+    used: bool,
     /// Faults whose page's transit this thread ended.
     unparked: Vec<Fault>,
     /// Faults for which there was no room, to be served after others.
@@ -67,14 +69,23 @@ impl Worker {
         Self {
             // SAFETY: aligned, initialised, leaked, and handed out once.
             buffer: unsafe { &mut *buffer },
-            unparked: Vec::with_capacity(64),
-            deferred: VecDeque::with_capacity(64),
+            used: false,
+            unparked: Vec::new(),
+            deferred: VecDeque::new(),
         }
     }
 
     /// The first `pages` pages of its buffer.
     pub fn buffer(&mut self, pages: usize) -> &mut [PageBytes] {
+        self.used = true;
         &mut self.buffer.0[..pages]
+    }
+
+    /// Gives the memory of its buffer back to the system: there is nothing in it.
+    pub fn give_buffer_back(&mut self) {
+        if std::mem::take(&mut self.used) {
+            ebb_sys::memory::give_back(self.buffer.0.as_flattened_mut());
+        }
     }
 
     /// Takes over faults that were parked: the transit of their pages is over.

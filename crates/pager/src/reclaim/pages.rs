@@ -79,10 +79,9 @@ impl Pages {
         }
     }
 
-    /// The process is about to page: the staging area, and room in the queue for so many units.
-    pub fn begin_paging(&mut self, staging: Staging, units: usize, now_ms: u32) {
+    /// The process is about to page, with this staging area.
+    pub fn begin_paging(&mut self, staging: Staging, now_ms: u32) {
         self.staging = staging;
-        self.queue.reserve(units);
         // Pages that are there now are as old as now, not as the machine.
         self.queue.now_ms = now_ms;
     }

@@ -168,20 +168,6 @@ impl ReclaimQueue {
         }
     }
 
-    /// Makes room for `units` more, so that `brought` does not allocate.
-    pub fn reserve(&mut self, units: usize) {
-        let queues = [
-            &mut self.units,
-            &mut self.kept,
-            &mut self.scan,
-            &mut self.deferred,
-        ];
-        let all = units + queues.iter().map(|queue| queue.len()).sum::<usize>();
-        for queue in queues {
-            queue.reserve(all - queue.len());
-        }
-    }
-
     /// Pages `mask` of `unit` are resident now. `refaulted` comes after this for the page that
     /// was touched.
     pub fn insert(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {

@@ -6,8 +6,9 @@
 //!
 //! Memory is filled faster than a keeper comes to run, and many small processes that begin together are as much as
 //! one that is large. So a process that grows to [`WAIT_MIN`] waits to be let into the tree, which mostly has
-//! happened by then. It also waits to be paged, if the tree holds back others (`Member::delays_growth`), or if it
-//! alone has more than the tree may have before it pages.
+//! happened by then. It also waits to be paged, if the tree holds back others (`Member::delays_growth`), if it
+//! alone has more than the tree may have before it pages, or if its growth does not fit beside that of others
+//! (`Member::lets_grow`): processes that begin together would else all grow before one of them has been measured.
 //!
 //! Growth is reported bit by bit: mappings and large blocks as they are asked for, small blocks of malloc when some
 //! pages of them were handed out. That is too much rather than too little; each [`MEASURE_EVERY`] of it the process
@@ -64,15 +65,17 @@ impl<K: Kernel> Pager<K> {
             self.start_first_keeper();
         }
         if may_have >= WAIT_MIN {
-            self.wait_to_grow(has);
+            self.wait_to_grow(has, (len / PAGE_SIZE) as u64);
         }
     }
 
-    /// Waits as long as a process must that has so many pages.
-    fn wait_to_grow(&'static self, has: u64) {
+    /// Waits as long as a process must that has so many pages, and wants more.
+    fn wait_to_grow(&'static self, has: u64, more: u64) {
         let waits = || match self.fork.watching() {
             _ if self.process().is_some() => false,
-            Some(member) => member.delays_growth() || member.overdue(has),
+            Some(member) => {
+                member.delays_growth() || member.overdue(has) || !member.lets_grow(has, more)
+            }
             // The supervisor has not answered yet.
             None => self.lifecycle.had_keeper(),
         };

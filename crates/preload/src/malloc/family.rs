@@ -53,6 +53,9 @@ unsafe extern "C" {
         page_faults: *mut usize,
     );
     // csrc/allocator.c
+    static mut ebb_mi_constructed: bool;
+    static ebb_mi_early: bool;
+    fn ebb_mi_finish_start();
     fn ebb_mi_start();
     fn ebb_mi_free(block: *mut c_void) -> bool;
     fn ebb_mi_owns(block: *const c_void) -> bool;
@@ -83,9 +86,20 @@ extern "C" fn ebb_mi_grows(bytes: usize) {
 
 /// Called once, from the constructor; the functions work before it.
 pub fn start() {
-    // SAFETY: registers a function of ours.
-    unsafe { ebb_mi_start() };
+    // SAFETY: no other thread runs.
+    unsafe {
+        ebb_mi_constructed = true;
+        if ebb_mi_early {
+            ebb_mi_finish_start();
+        }
+    }
     foreign_malloc::find();
+}
+
+/// Called before the program starts a thread: the first thread starts mimalloc, if it has had no block yet.
+pub fn start_before_threads() {
+    // SAFETY: may be called at any time.
+    unsafe { ebb_mi_start() };
 }
 
 /// Alignment of blocks for threads of our own.

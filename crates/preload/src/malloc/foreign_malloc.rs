@@ -65,13 +65,41 @@ fn next(name: &CStr) -> *const c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// The library or program that an address is in.
-fn object(at: *const c_void) -> Option<*mut c_void> {
-    // SAFETY: plain data, filled by the loader; a null address is in nothing.
-    unsafe {
-        let mut found: libc::Dl_info = core::mem::zeroed();
-        (libc::dladdr(at, &mut found) != 0).then_some(found.dli_fbase)
+/// Where the library or program that an address is in begins. Not by `dladdr`: that looks at all symbols of it.
+fn object(at: *const c_void) -> Option<usize> {
+    let mut search = Search {
+        at: at as usize,
+        found: None,
+    };
+    // SAFETY: the callback gets the structure that it is given here.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.found
+}
+
+struct Search {
+    at: usize,
+    found: Option<usize>,
+}
+
+unsafe extern "C" fn look(
+    module: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    search: *mut c_void,
+) -> c_int {
+    // SAFETY: both are as `object` and libc pass them; libc's table has so many headers.
+    let (module, search, headers) = unsafe {
+        let headers = core::slice::from_raw_parts((*module).dlpi_phdr, (*module).dlpi_phnum.into());
+        (&*module, &mut *search.cast::<Search>(), headers)
+    };
+    let base = module.dlpi_addr as usize;
+    let has = headers.iter().any(|header| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        header.p_type == libc::PT_LOAD && search.at.wrapping_sub(start) < header.p_memsz as usize
+    });
+    if has {
+        search.found = Some(base);
     }
+    has.into()
 }
 
 /// # Safety

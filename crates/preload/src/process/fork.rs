@@ -35,6 +35,18 @@ unsafe extern "C" {
     fn ebb_malloc_after_fork();
 }
 
+unsafe extern "C" {
+    // csrc/glue.c
+    static __dso_handle: *mut c_void;
+    // libc's part of pthread_atfork(3).
+    fn __register_atfork(
+        before: unsafe extern "C" fn(),
+        parent: unsafe extern "C" fn(),
+        child: unsafe extern "C" fn(),
+        library: *mut c_void,
+    ) -> c_int;
+}
+
 type CloneEntry = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(
     CloneEntry,
@@ -65,8 +77,9 @@ pub fn resolve() {
 /// Registers the handlers. Being the first to register makes ours the last before a fork
 /// and the first after it, so the handlers of the program run with the pager at work.
 pub fn register() {
-    // SAFETY: the handlers live as long as the process (`-z nodelete`).
-    unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
+    // `pthread_atfork` itself is code in each library, which would be one more page to load.
+    // SAFETY: the handlers live as long as the process (`-z nodelete`); the handle is that of this library.
+    unsafe { __register_atfork(before, after_in_parent, after_in_child, __dso_handle) };
 }
 
 /// 1: it is some thread's turn to fork.

@@ -5,6 +5,7 @@ use core::ptr;
 
 use ebb_pager::hooks;
 
+use crate::malloc::family;
 use crate::symbols::dlsym_next::DlsymNext;
 
 type Entry = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
@@ -34,6 +35,7 @@ pub unsafe extern "C" fn pthread_create(
     let Some(next) = PTHREAD_CREATE.get() else {
         return libc::ENOSYS;
     };
+    family::start_before_threads();
     if !attributes.is_null() {
         // SAFETY: attributes given to pthread_create are initialised.
         unsafe { exclude_given_stack(attributes) };

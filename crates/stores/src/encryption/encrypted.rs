@@ -163,6 +163,15 @@ impl<S: Store> Store for Encrypted<S> {
         self.inner.slots()
     }
 
+    fn free_idle(&self) {
+        for lane in &self.lanes {
+            if let Ok(mut bounce) = lane.try_lock() {
+                bounce.free_idle();
+            }
+        }
+        self.inner.free_idle();
+    }
+
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
         assert_eq!(ops.len(), results.len());
         let slots = self.inner.slots();

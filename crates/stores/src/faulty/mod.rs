@@ -143,6 +143,10 @@ impl<S: Store> Store for FaultyStore<S> {
         self.inner.slots()
     }
 
+    fn free_idle(&self) {
+        self.inner.free_idle();
+    }
+
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
         assert_eq!(ops.len(), results.len());
         let fates: Vec<_> = ops.iter().map(|op| self.fate(op)).collect();

@@ -21,6 +21,15 @@ pub struct Lane {
     pub ring: LaneRing,
 }
 
+impl Lane {
+    /// Frees buffer and ring, if no transfer has used the lane since the last call.
+    pub fn free_idle(&mut self) {
+        if self.bounce.free_idle() && matches!(self.ring, LaneRing::Ready(_)) {
+            self.ring = LaneRing::Untried;
+        }
+    }
+}
+
 /// A lane's io_uring, made when the lane first has a batch for it.
 pub enum LaneRing {
     Untried,

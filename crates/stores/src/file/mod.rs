@@ -212,6 +212,17 @@ impl Store for FileStore {
         self.facts.slots
     }
 
+    fn free_idle(&self) {
+        if !ours() {
+            return;
+        }
+        for lane in &self.lanes {
+            if let Ok(mut lane) = lane.try_lock() {
+                lane.free_idle();
+            }
+        }
+    }
+
     fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
         assert_eq!(ops.len(), results.len());
         let shape = |i: usize| self.shape(ops[i].slot, ops[i].data);

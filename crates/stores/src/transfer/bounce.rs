@@ -7,6 +7,10 @@ pub struct Bounce {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
+    /// It was used since it was last looked at.
+    used: bool,
+    /// It was used since its memory was last given back.
+    touched: bool,
 }
 
 impl Bounce {
@@ -15,12 +19,28 @@ impl Bounce {
         let len = pages * PAGE_SIZE;
         let bytes = vec![0; len + PAGE_SIZE];
         let start = bytes.as_ptr().align_offset(PAGE_SIZE);
-        Self { bytes, start, len }
+        Self {
+            bytes,
+            start,
+            len,
+            used: false,
+            touched: false,
+        }
     }
 
     /// The aligned bytes.
     pub fn get(&mut self) -> &mut [u8] {
+        (self.used, self.touched) = (true, true);
         &mut self.bytes[self.start..self.start + self.len]
+    }
+
+    /// Gives its memory back to the system, if it was not used since the last call. Whether it was not.
+    pub fn free_idle(&mut self) -> bool {
+        let idle = !std::mem::take(&mut self.used);
+        if idle && std::mem::take(&mut self.touched) {
+            ebb_sys::memory::give_back(&mut self.bytes[self.start..self.start + self.len]);
+        }
+        idle
     }
 }
 

@@ -28,7 +28,7 @@ use crate::memory::own::OWN;
 use crate::memory::{self, PAGE, page_up};
 
 /// Requests of this many bytes and more are mapped directly.
-pub const DIRECT_MIN: usize = 64 << 10;
+pub const DIRECT_MIN: usize = 16 << 10;
 
 /// Direct maps of this size and more ask for no transparent huge pages: a sparse table
 /// would otherwise cost 2 MiB for each entry touched.
@@ -50,7 +50,7 @@ struct Piece {
 }
 
 /// Less than this that was freed is not worth the system calls.
-const WORTH: usize = 1 << 20;
+const WORTH: usize = 32 << 10;
 
 /// The heap; a unit value, as its state is one per process. See the module's text.
 pub struct InternalHeap;
@@ -62,7 +62,7 @@ impl InternalHeap {
     }
 
     /// Gives the system the free memory of the arena, if enough was freed since the last time: a fourth of
-    /// the memory in use then, and at least 1 MiB. Bytes given back, of pages that may have gone before.
+    /// the memory in use then, and at least 32 KiB. Bytes given back, of pages that may have gone before.
     /// The child of a fork meanwhile has lost what is out then: addresses.
     pub fn give_back() -> usize {
         if !ARENA.with(|arena| arena.is_worth()) {
@@ -363,8 +363,35 @@ unsafe impl dlmalloc::Allocator for RawMaps {
     }
 }
 
+/// Bytes of the library's own data that the first blocks come from: what every process has to note as it starts. A
+/// small process has no other.
+const FIRST: usize = 1 << 10;
+
+/// Blocks that are never used again once they are freed.
+#[repr(C, align(16))]
+struct First {
+    bytes: [u8; FIRST],
+    used: usize,
+}
+
+impl First {
+    /// A block, zeroed, as long as there is room.
+    fn alloc(&mut self, layout: Layout) -> Option<*mut u8> {
+        let start = self.bytes.as_mut_ptr();
+        let at = self.used + start.wrapping_add(self.used).align_offset(layout.align());
+        let end = at.checked_add(layout.size()).filter(|end| *end <= FIRST)?;
+        self.used = end;
+        Some(start.wrapping_add(at))
+    }
+
+    fn has(&self, block: *mut u8) -> bool {
+        (block as usize).wrapping_sub(self.bytes.as_ptr() as usize) < FIRST
+    }
+}
+
 /// dlmalloc, and what of it is in use.
 struct Small {
+    first: First,
     heap: dlmalloc::Dlmalloc<RawMaps>,
     /// Bytes that were asked for and are not freed.
     used: usize,
@@ -382,6 +409,9 @@ impl Small {
     /// A layout that is not empty.
     unsafe fn alloc(&mut self, layout: Layout, zeroed: bool) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
+        if let Some(block) = self.first.alloc(layout) {
+            return block;
+        }
         // SAFETY: dlmalloc takes any size with a power-of-two alignment, as a layout has.
         let block = unsafe {
             match zeroed {
@@ -398,6 +428,9 @@ impl Small {
     /// # Safety
     /// The block came from here with this layout, and nothing uses it.
     unsafe fn free(&mut self, block: *mut u8, layout: Layout) {
+        if self.first.has(block) {
+            return;
+        }
         self.used -= layout.size();
         // SAFETY: by the caller's contract.
         unsafe { self.heap.free(block, layout.size(), layout.align()) }
@@ -407,6 +440,18 @@ impl Small {
     /// The block came from here with this layout; the caller forgets it if the result is not null.
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
+        if self.first.has(block) {
+            // SAFETY: an alignment that there is; the caller names a size that is not zero.
+            let layout = unsafe { Layout::from_size_align_unchecked(new, align) };
+            // SAFETY: as just said; both blocks hold at least the smaller of the sizes, and differ.
+            unsafe {
+                let moved = self.alloc(layout, false);
+                if !moved.is_null() {
+                    ptr::copy_nonoverlapping(block, moved, size.min(new));
+                }
+                return moved;
+            }
+        }
         // SAFETY: by the caller's contract.
         let moved = unsafe { self.heap.realloc(block, size, align, new) };
         if !moved.is_null() {
@@ -447,6 +492,10 @@ static ARENA: Arena = Arena {
     bytes_mapped: AtomicUsize::new(0),
     lock: FutexLock::new(),
     state: UnsafeCell::new(Small {
+        first: First {
+            bytes: [0; FIRST],
+            used: 0,
+        },
         heap: dlmalloc::Dlmalloc::new_with_allocator(RawMaps { closed: false }),
         used: 0,
         most: 0,

@@ -82,6 +82,27 @@ pub fn end_helper() -> ! {
     unreachable!("exit_group returns to nobody")
 }
 
+/// On a task of ours: gives the pages of its stack back that are not in use now.
+pub fn give_stack_back() {
+    /// Left alone below the caller's frame: what this call itself takes.
+    const MARGIN: usize = 2 * memory::PAGE;
+    let here = 0u8;
+    let Some(number) = REGISTRY.number() else {
+        return;
+    };
+    let end = ((&raw const here) as usize - MARGIN) & !(memory::PAGE - 1);
+    drop_stack(number, end);
+}
+
+/// Drops the content of a stack below `end`.
+fn drop_stack(number: usize, end: usize) {
+    let start = top(number) - STACK;
+    if start < end {
+        // SAFETY: nobody has anything there: it is below every frame.
+        let _ = unsafe { memory::madvise(start, end - start, libc::MADV_DONTNEED) };
+    }
+}
+
 /// In a forked child: there is no helper yet.
 pub fn reset_in_child() {
     REGISTRY.reset_in_child();
@@ -113,6 +134,7 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
                 let flags = BESIDE | libc::CLONE_VFORK as c_long;
                 let between = clone(flags, top(BETWEEN), 0, 0, go_between, 0)?;
                 reap(between);
+                drop_stack(BETWEEN, top(BETWEEN));
                 answered(LAUNCH.answer.load(SeqCst) as c_long)
             }
         }

@@ -14,12 +14,30 @@
 //! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
 //! charged = Σ charged of all slots.
 
+use super::slot::Slot;
 use super::start::start_room;
 use super::{Mode, SlotNumber, SlotState, StateWord, Table};
 use std::sync::atomic::Ordering::*;
 
 /// See [`Table::delays_growth`].
 const UNPAGED: i64 = 8;
+/// The most pages that a process is let grow by at a time: memory that it only asks for holds up nobody.
+const LET_GROW: i64 = (4 << 20) / ebb_engine::PAGE_SIZE as i64;
+/// How long a process has to fill what it was let grow by. On a crowded machine it may take longer.
+const LET_GROW_NS: u64 = 500_000_000;
+
+impl Slot {
+    /// Pages that it may yet fill.
+    fn let_grow(&self, now: u64) -> i64 {
+        let since = self.let_grow_ns.load(SeqCst);
+        if since == 0 || now.saturating_sub(since) > LET_GROW_NS {
+            return 0;
+        }
+        let measured = self.measured.load(SeqCst);
+        self.let_grow.load(SeqCst).saturating_sub(measured).max(0)
+    }
+}
+
 impl Table {
     fn bracketed<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
         let slot = self.slot(me);
@@ -44,6 +62,26 @@ impl Table {
         self.mode() == Mode::Paging
             && limit.saturating_sub(self.charged.0.load(SeqCst)) < start_room(budget)
             && budget.saturating_sub(limit) > budget / UNPAGED
+    }
+
+    /// Whether `me`, which has so many pages and does not page, may have `more`: they fit beside the growth that was
+    /// allowed to others lately and has not been measured yet. If so it is noted.
+    pub fn lets_grow(&self, me: SlotNumber, has: i64, more: i64) -> bool {
+        let now = ebb_sys::clock::monotonic_ns();
+        let room = self.budget.load(Relaxed).saturating_sub(self.in_use());
+        let up_to = has.saturating_add(more.min(LET_GROW));
+        let own = up_to.saturating_sub(self.slot(me).measured.load(SeqCst));
+        let others = self
+            .taken()
+            .filter(|(n, word)| *n != me && word.state == SlotState::Joined)
+            .map(|(n, _)| self.slot(n).let_grow(now));
+        let all = others.fold(own.max(0), i64::saturating_add);
+        if all > room {
+            return false;
+        }
+        self.slot(me).let_grow.store(up_to, SeqCst);
+        self.slot(me).let_grow_ns.store(now, SeqCst);
+        true
     }
 
     /// Notes what is in use while this is charged under this limit, as far as that is known: what
@@ -304,6 +342,7 @@ mod tests {
             table.mode.store(1, SeqCst);
             let _ = (table.in_use(), table.delays_growth(), table.drift());
             table.fork_fits(me, 5);
+            table.lets_grow(me, a, b);
             table.try_charge(me, 5);
             table.ask_reclaim(me, 5);
             table.charge_for_child(me, SlotNumber::new(1).unwrap(), 5);
@@ -339,6 +378,30 @@ mod tests {
         let own = pages.iter().flatten().filter(|h| **h == Has::Own).count();
         let shared = (0..10).filter(|p| pages.iter().any(|m| m[*p] == Has::Shared));
         (own + shared.count()) as i64
+    }
+
+    /// Growth that was allowed counts until it is measured, until its process pages or ends, or until it is late.
+    #[test]
+    fn growth_that_is_allowed_is_reserved() {
+        let (table, _fd) = Table::create(1000, Config::default()).unwrap();
+        let joined = || table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
+        let [a, b, c] = [joined(), joined(), joined()];
+        assert!(table.lets_grow(a, 100, 300));
+        assert!(table.lets_grow(b, 100, 400));
+        assert!(!table.lets_grow(c, 50, 100), "900 of 1000 are taken");
+        assert!(table.lets_grow(c, 50, 50));
+        assert!(table.lets_grow(a, 100, 300), "its own is not counted twice");
+        // Measured: it is in use, and reserved no more.
+        table.slot(a).measured.store(400, SeqCst);
+        table.limit.0.fetch_sub(400, SeqCst);
+        assert!(!table.lets_grow(c, 50, 100));
+        // It pages, and charges for itself.
+        table.set_state(b, StateWord::of(SlotState::Paging));
+        assert!(table.lets_grow(c, 50, 400));
+        assert!(!table.lets_grow(a, 400, 200));
+        let late = table.slot(c).let_grow_ns.load(SeqCst) - LET_GROW_NS - 1;
+        table.slot(c).let_grow_ns.store(late, SeqCst);
+        assert!(table.lets_grow(a, 400, 200));
     }
 
     proptest! {

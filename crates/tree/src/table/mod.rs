@@ -221,7 +221,11 @@ impl Table {
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         slot.pool_oldest.store(0, Relaxed);
-        for word in [&slot.pool_reported_ns, &slot.pool_grew_ns] {
+        for word in [
+            &slot.let_grow_ns,
+            &slot.pool_reported_ns,
+            &slot.pool_grew_ns,
+        ] {
             word.store(0, Relaxed);
         }
         Some(found)

@@ -149,6 +149,9 @@ pub(crate) struct Slot {
     pub credit: AtomicI64,
     /// Pages the supervisor counts for it as long as it does not page.
     pub measured: AtomicI64,
+    /// Pages up to which it was let grow when last it asked, as long as it does not page; and when that was.
+    pub let_grow: AtomicI64,
+    pub let_grow_ns: AtomicU64,
     /// Steps on the shared sums begun and done: equal when none is under way.
     pub begun: AtomicU64,
     pub done: AtomicU64,
