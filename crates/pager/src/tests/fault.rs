@@ -1,10 +1,10 @@
 //! The way out and in: capture, swap out, swap in, resolve, room.
 
-use super::kernel::{PAGE, Stop};
 use super::machine::Machine;
 use crate::eviction::make_room::{Step, When};
 use crate::map::page_map::{Page, UNIT};
 use ebb_engine::random::Random;
+use ebb_memory_kernel::{PAGE, Stop};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -97,9 +97,9 @@ fn a_page_that_the_system_refuses_is_waited_for() {
     let start = machine.map(4);
     machine.write(start, 1);
     machine.evict(start);
-    machine.kernel.refuses.store(20, SeqCst);
+    machine.kernel.threads.refuses.store(20, SeqCst);
     machine.read(start);
-    assert_eq!(machine.kernel.refuses.load(SeqCst), 0);
+    assert_eq!(machine.kernel.threads.refuses.load(SeqCst), 0);
     machine.check();
 }
 
