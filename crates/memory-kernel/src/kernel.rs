@@ -744,9 +744,12 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         Ok(())
     }
     fn reserve(&self, len: usize) -> Result<usize, Errno> {
-        // Host addresses, which are far from those of the program.
-        let start = ebb_sys::memory::reserve(len)?;
-        self.lock().map(start, len, 3, true);
+        // Host addresses, which are far from those of the program; the same in each run, if they are free.
+        let mut tables = self.lock();
+        let wanted = tables.fresh_own(len);
+        let start = ebb_sys::memory::reserve_at(wanted, len)
+            .or_else(|_| ebb_sys::memory::reserve(len))?;
+        tables.map(start, len, 3, true);
         Ok(start)
     }
     unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool {

@@ -54,10 +54,12 @@ pub struct PageTables {
     pub long_pins: u64,
     numbers: u32,
     next: usize,
+    next_own: usize,
 }
 
 const FIRST: usize = 0x1000_0000_0000;
 const HEAP: usize = 0x2000_0000_0000;
+const OWN: usize = 0x3000_0000_0000;
 
 /// The addresses of the pages of an area.
 pub fn pages_of(start: usize, len: usize) -> impl Iterator<Item = usize> {
@@ -76,6 +78,7 @@ impl Default for PageTables {
             long_pins: 0,
             numbers: 0,
             next: FIRST,
+            next_own: OWN,
         }
     }
 }
@@ -111,6 +114,13 @@ impl PageTables {
     pub fn fresh(&mut self, len: usize) -> usize {
         let start = self.next;
         self.next += page_up(len) + 16 * PAGE;
+        start
+    }
+
+    /// The same for memory of the pager's own.
+    pub fn fresh_own(&mut self, len: usize) -> usize {
+        let start = self.next_own;
+        self.next_own += page_up(len) + 16 * PAGE;
         start
     }
 

@@ -41,7 +41,7 @@ use held::Held;
 use join::{JoinRequest, number_of, request_join};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -125,6 +125,11 @@ impl Member {
             connection: KeptFd::default(),
             program: AtomicU32::new(std::process::id()),
         })
+    }
+
+    /// In a tree without a supervisor: messages go to this socket.
+    pub fn tell(&self, connection: OwnedFd) {
+        self.connection.keep(connection);
     }
 
     /// In a forked child, after [`child_started`](Self::child_started), on its new service

@@ -1,0 +1,207 @@
+//! A simulated process: its pager, and how it begins, forks and ends.
+
+use crate::scheduler::{scheduler, world};
+use crate::threads::SimThreads;
+use crate::trace::What;
+use crate::world::{Process, Role};
+use ebb_engine::slots::Devices;
+use ebb_memory_kernel::MemoryKernel;
+use ebb_pager::simulation::{Entries, Simulated};
+use ebb_tree::Member;
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+
+/// The kernel of a process.
+pub type SimKernel = MemoryKernel<SimThreads>;
+
+/// The parts of a process that a fork copies.
+struct This {
+    pager: Simulated<SimKernel>,
+    member: &'static Member,
+    /// Messages of the member's.
+    messages: OwnedFd,
+    /// A death for want of memory is no failure.
+    may_run_out: bool,
+    /// Pages may be lost.
+    may_lose: bool,
+    devices: fn(&Devices),
+    /// The process was forked.
+    forked: Cell<bool>,
+}
+
+// SAFETY: one thread of the host uses it.
+unsafe impl Sync for This {}
+// SAFETY: as above.
+unsafe impl Send for This {}
+
+static THIS: OnceLock<This> = OnceLock::new();
+
+/// A process's surroundings.
+pub struct Setting {
+    /// Threads and disturbances.
+    pub threads: SimThreads,
+    /// Its membership.
+    pub member: &'static Member,
+    /// The other end of the member's connection.
+    pub messages: OwnedFd,
+    /// It may be ended for want of memory.
+    pub may_run_out: bool,
+    /// Its pages may be lost, with a message.
+    pub may_lose: bool,
+    /// Adds its devices.
+    pub devices: fn(&Devices),
+}
+
+fn here() -> &'static This {
+    THIS.get().expect("the process has begun")
+}
+
+/// The pager of this process.
+pub fn pager() -> &'static Simulated<SimKernel> {
+    &here().pager
+}
+
+/// Its membership.
+pub fn member() -> &'static Member {
+    here().member
+}
+
+/// Whether pages of it may be lost.
+pub fn may_lose() -> bool {
+    here().may_lose
+}
+
+/// This process in the world.
+pub fn this() -> &'static Process {
+    &world().processes[usize::from(scheduler().process())]
+}
+
+extern "C" fn keeper(_: usize) -> ! {
+    let here = here();
+    if here.forked.get() {
+        here.pager.run_forked_keeper()
+    }
+    here.pager.run_keeper(here.member, here.devices)
+}
+
+extern "C" fn service(index: usize) -> ! {
+    here().pager.run_service(index)
+}
+
+/// The first process begins.
+pub fn begin(setting: Setting) {
+    let this = THIS.get_or_init(|| This {
+        pager: Simulated::new(MemoryKernel::new(setting.threads)),
+        member: setting.member,
+        messages: setting.messages,
+        may_run_out: setting.may_run_out,
+        may_lose: setting.may_lose,
+        devices: setting.devices,
+        forked: Cell::new(false),
+    });
+    let process = &world().processes[usize::from(scheduler().process())];
+    process.lives.set(true);
+    process.host.set(std::process::id() as i32);
+    // A supervisor of this address was there, and is gone.
+    let control = "ebb-tree-1-1-0000000000000001".to_owned();
+    this.pager.begin(control, Entries { keeper, service });
+}
+
+/// The helper lives or not.
+pub fn served(lives: bool) {
+    this().served.set(lives);
+}
+
+/// The helper of this process ends, of which the calling thread is.
+pub fn end_helper() -> ! {
+    let process = scheduler().process();
+    world().note(What::Do, "helper ends", [0, 0]);
+    served(false);
+    if this().lives.get() {
+        world().fail("a helper ended before its program");
+    }
+    end_threads(process, |role| role != Role::Program);
+    scheduler().leave()
+}
+
+fn end_threads(process: u8, is: impl Fn(Role) -> bool) {
+    scheduler().end(|task| task.process.get() == process && is(task.role.get()));
+}
+
+/// The program of this process ends, as by SIGKILL.
+pub fn kill_program() {
+    let process = scheduler().process();
+    world().note(What::Do, "program ends", [0, 0]);
+    this().lives.set(false);
+    end_threads(process, |role| role == Role::Program);
+}
+
+/// The pager ends the program, and has said why.
+pub fn killed_by_pager() {
+    let why = messages();
+    let short = why.contains("out of memory");
+    if !(short && here().may_run_out) {
+        world().fail(&format!("the pager ended the program: {why}"));
+    }
+    this().excused.set(true);
+    kill_program();
+}
+
+/// What the pager has said since the last look.
+pub fn messages() -> String {
+    let mut all = String::new();
+    let mut packet = [0; 4096];
+    let how = rustix::net::RecvFlags::DONTWAIT;
+    while let Ok((len @ 1.., _)) = rustix::net::recv(&here().messages, &mut packet[..], how) {
+        let text: Vec<u8> = packet[..len]
+            .iter()
+            .copied()
+            .filter(|b| (32..127).contains(b))
+            .collect();
+        all.push_str(&String::from_utf8_lossy(&text));
+        all.push('\n');
+    }
+    all
+}
+
+/// At the program's end, with nothing mapped: sees that its pager holds nothing any more.
+pub fn leaves_nothing() {
+    let held = || pager().held();
+    let gone = |held: &ebb_pager::simulation::Held| {
+        held.known + held.entries + held.staged + held.in_transit + held.resident == 0
+    };
+    for _ in 0..200 {
+        if gone(&held()) && others_are_gone() {
+            break;
+        }
+        scheduler().wait(
+            crate::world::Key::Never,
+            Some(std::time::Duration::from_millis(10)),
+        );
+    }
+    let left = held();
+    if !gone(&left) || left.pool_bytes > 0 || left.slots > 0 && !may_lose() {
+        world().fail(&format!(
+            "a program that has nothing any more leaves {left:?}"
+        ));
+    }
+    let differ = pager().disagreements();
+    if differ > 0 {
+        world().fail(&format!("{differ} pages were not as the page map said"));
+    }
+}
+
+/// Whether all other processes have ended.
+fn others_are_gone() -> bool {
+    let mine = usize::from(scheduler().process());
+    let processes = world().processes.iter().enumerate();
+    processes
+        .filter(|(n, _)| *n != mine)
+        .all(|(_, p)| !p.lives.get() && !p.served.get())
+}
+
+/// Forks this process; none: it could not be. Whether this is the child.
+pub fn fork() -> Option<bool> {
+    None
+}

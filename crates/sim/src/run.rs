@@ -1,0 +1,125 @@
+//! One run, in a process of the host that has begun for it.
+
+use crate::device::SimStore;
+use crate::plan::Plan;
+use crate::process::{self, Setting};
+use crate::program;
+use crate::scheduler::{self, OVER, scheduler};
+use crate::threads::SimThreads;
+use crate::world::{Outcome, Role, Shared, World};
+use ebb_engine::env::Store;
+use ebb_engine::slots::{DeviceSpec, Devices};
+use ebb_stores::{Faults, FaultyStore};
+use ebb_tree::{Config, Member};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+
+/// Steps in which everything has to end when nothing goes wrong any more.
+const BOUND: u64 = 20_000_000;
+/// Changes of the thread that runs, from one look at all invariants to the next.
+const CHECKED: u64 = 1024;
+
+static DEVICES: Mutex<Vec<Arc<dyn Store>>> = Mutex::new(Vec::new());
+
+fn add_devices(devices: &Devices) {
+    for store in DEVICES.lock().expect("no panic is survived").iter() {
+        let added = devices.add(store.clone(), DeviceSpec::default(), None);
+        added.expect("a device of the right size");
+    }
+}
+
+/// Runs a plan, up to an outcome.
+///
+/// # Panics
+/// Something of the pager is not as it should be.
+pub fn run(shared: &'static Shared, plan: &Plan) {
+    let world = shared.world;
+    scheduler::begin(world, plan.rates, oracle);
+    let mut first = 0;
+    let mut devices = DEVICES.lock().expect("no panic is survived");
+    for device in &plan.devices {
+        let slots = &shared.slots[first..first + device.slots];
+        first += device.slots;
+        let store = SimStore::new(slots, device.latency);
+        let faults: Faults = device.faults.parse().expect("faults by their names");
+        devices.push(Arc::new(FaultyStore::new(store, faults)));
+    }
+    drop(devices);
+    let config = Config {
+        codec: plan.codec,
+        encrypt: false,
+        ..Config::default()
+    };
+    let member = Member::alone(plan.budget, config).expect("a table");
+    let member: &'static Member = Box::leak(Box::new(member));
+    let kind = SocketType::SEQPACKET;
+    let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+    let (connection, messages) = pair.expect("sockets");
+    member.tell(connection);
+    process::begin(Setting {
+        threads: SimThreads {
+            disturbances: plan.disturbances,
+            counts: shared.counts,
+        },
+        member,
+        messages,
+        may_run_out: plan.may_run_out(),
+        may_lose: plan.may_lose(),
+        devices: add_devices,
+    });
+    program::prepare(plan.mix, plan.threads, plan.operations);
+    for number in 0..u64::from(plan.threads) {
+        let seed = plan.seed;
+        scheduler().spawn(Role::Program, move || program::run(seed, number));
+    }
+    scheduler().run();
+    world
+        .faults
+        .set(world.faults.get() + process::pager().served());
+    world.turn.store(OVER, SeqCst);
+    ebb_sys::futex::wake(&world.turn, i32::MAX, true);
+}
+
+impl World {
+    /// Nothing goes wrong any more, and all has to end.
+    pub fn be_calm(&self) {
+        self.calm.set(true);
+        if self.bound.get() == 0 {
+            self.bound.set(self.steps.get() + BOUND);
+        }
+    }
+}
+
+/// Looks at everything that must hold between two steps.
+fn oracle(world: &World) {
+    if world.bound.get() != 0 && world.steps.get() > world.bound.get() {
+        world.fail(&format!("it does not end:\n{}", world.stand()));
+        return;
+    }
+    let process = process::this();
+    if world
+        .processes
+        .iter()
+        .all(|p| !p.lives.get() && !p.served.get())
+    {
+        world.outcome.set(Outcome::Good);
+        return;
+    }
+    if !process.lives.get() && !world.calm.get() {
+        world.be_calm();
+    }
+    if world.switches.get() % CHECKED != 0 {
+        return;
+    }
+    process::pager().check();
+    let (charged, limit) = (process::member().charged(), process::member().limit());
+    if charged > limit + slack(limit) {
+        world.fail(&format!("{charged} pages are charged, of {limit}"));
+    }
+}
+
+/// Pages over the limit that are allowed for a moment.
+fn slack(limit: u64) -> u64 {
+    256 + limit / 8
+}
