@@ -32,7 +32,9 @@ pub struct Held {
     pub ranges: usize,
     /// Entries of the swap space.
     pub entries: usize,
-    /// Bytes of the pool.
+    /// Pages in the pool.
+    pub pooled: u64,
+    /// Bytes of the pool, those that are free among them.
     pub pool_bytes: u64,
     /// Slots of devices that hold something.
     pub slots: u64,
@@ -175,6 +177,7 @@ impl<K: Kernel> Simulated<K> {
             staged: state.pages.staged_frames(),
             ranges: state.ranges.count(),
             entries: process.swap.entries(),
+            pooled: process.swap.memory().pool_pages,
             pool_bytes: process.swap.pool_bytes(),
             slots: usage.iter().map(|u| u64::from(u.used - u.bad)).sum(),
             charged: state.charge.charged(),

@@ -181,7 +181,7 @@ pub fn leaves_nothing() {
         );
     }
     let left = held();
-    if !gone(&left) || left.pool_bytes > 0 || left.slots > 0 && !may_lose() {
+    if !gone(&left) || left.pooled > 0 || left.slots > 0 && !may_lose() {
         world().fail(&format!(
             "a program that has nothing any more leaves {left:?}"
         ));

@@ -249,11 +249,11 @@ impl Scheduler {
     pub fn run(&self) {
         loop {
             let world = self.world;
-            if world.outcome.get() != Outcome::None {
-                return;
-            }
             if let Some(oracle) = self.oracle.get() {
                 oracle(world);
+            }
+            if world.outcome.get() != Outcome::None {
+                return;
             }
             let Some(next) = self.pick() else { continue };
             let process = world.tasks.0[next].process.get();
