@@ -9,6 +9,7 @@ use crate::pager::Pager;
 use crate::process::lifecycle::Entries;
 use crate::process::outcome::Outcome;
 use crate::process::worker::{PendingFault, Worker};
+use ebb_engine::slots::Devices;
 use ebb_memory_kernel::alone::Alone;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
@@ -41,6 +42,11 @@ pub struct Machine {
 impl Machine {
     /// A process alone in a tree of so many pages, without devices.
     pub fn new(budget: u64) -> Self {
+        Self::with(budget, Config::default(), |_| ())
+    }
+
+    /// The same of this configuration, with the devices that are added.
+    pub fn with(budget: u64, config: Config, add: impl FnOnce(&Devices)) -> Self {
         let pager: &'static Pager<MemoryKernel> =
             Box::leak(Box::new(Pager::new(MemoryKernel::alone())));
         let entries = Entries {
@@ -48,10 +54,11 @@ impl Machine {
             service: never,
         };
         pager.lifecycle.begin(Some("a tree".into()), entries);
-        let member = Member::alone(budget, Config::default()).expect("a table");
+        let member = Member::alone(budget, config).expect("a table");
         let member: &'static Member = Box::leak(Box::new(member));
         let freed = |bytes: &[u8]| pager.before_give_back(bytes);
         let space = swap_space::open(&pager.kernel, member, freed).expect("an engine");
+        add(&space.devices.devices);
         let keeper = pager.adopt(member, space, false).expect("adopted");
         let process = keeper.faults();
         let turn = Box::new(|| process.register_new());
