@@ -747,8 +747,8 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         // Host addresses, which are far from those of the program; the same in each run, if they are free.
         let mut tables = self.lock();
         let wanted = tables.fresh_own(len);
-        let start = ebb_sys::memory::reserve_at(wanted, len)
-            .or_else(|_| ebb_sys::memory::reserve(len))?;
+        let start =
+            ebb_sys::memory::reserve_at(wanted, len).or_else(|_| ebb_sys::memory::reserve(len))?;
         tables.map(start, len, 3, true);
         Ok(start)
     }

@@ -2,7 +2,7 @@
 
 use crate::plan::Plan;
 use crate::run;
-use crate::world::{Outcome, Shared};
+use crate::world::{Outcome, Shared, World};
 use std::os::fd::RawFd;
 
 /// What came of a run.
@@ -31,8 +31,22 @@ pub struct Narrowed {
     pub operations: u64,
 }
 
-/// Seconds of the host that a run may take.
-const LIMIT: u32 = 120;
+/// Seconds of a processor that a process may take.
+const LIMIT: i64 = 60;
+
+/// Ends this process when it has used its time.
+pub fn limit_time() {
+    let time = libc::timeval {
+        tv_sec: LIMIT,
+        tv_usec: 0,
+    };
+    let timer = libc::itimerval {
+        it_interval: time,
+        it_value: time,
+    };
+    // SAFETY: one structure of ours is read.
+    unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()) };
+}
 
 /// Runs a plan in a process of its own.
 ///
@@ -49,7 +63,10 @@ pub fn run_once(
     world.seed.set(plan.seed);
     world.window.set(narrowed.window);
     world.trace_to.set(trace.map_or(0, |fd| fd + 1));
-    // SAFETY: this process has one thread.
+    world.driver.set(std::process::id() as i32);
+    // SAFETY: this process has one thread; orphans of a run come to it.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+    // SAFETY: as above.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no process for a run");
     if child == 0 {
@@ -57,11 +74,9 @@ pub fn run_once(
             operations: narrowed.operations,
             ..plan.clone()
         };
-        // SAFETY: a process of our own; forks of it need no waiting for.
-        unsafe {
-            libc::alarm(LIMIT);
-            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-        }
+        limit_time();
+        // SAFETY: forks of it need no waiting for.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         std::panic::set_hook(Box::new(move |panic| {
             let what = panic.payload_as_str().unwrap_or("a panic");
             let at = panic.location().map_or(String::new(), ToString::to_string);
@@ -70,6 +85,7 @@ pub fn run_once(
                 let trace = std::backtrace::Backtrace::force_capture();
                 eprintln!("{trace}");
             }
+            world.end();
             // SAFETY: no destructor is to run.
             unsafe { libc::_exit(3) };
         }));
@@ -77,18 +93,11 @@ pub fn run_once(
         // SAFETY: as above.
         unsafe { libc::_exit(0) };
     }
-    let mut status = 0;
-    // SAFETY: a child of ours.
-    unsafe { libc::waitpid(child, &mut status, 0) };
-    let failure = match (world.outcome.get(), libc::WIFSIGNALED(status)) {
-        (_, true) if libc::WTERMSIG(status) == libc::SIGALRM => Some(format!(
-            "no end after {LIMIT} s of the host:\n{}",
-            world.stand()
-        )),
-        (Outcome::Bad, _) => Some(world.why()),
-        (_, true) => Some(format!("signal {} of the host", libc::WTERMSIG(status))),
-        (Outcome::Good, false) => None,
-        (Outcome::None, false) => Some("it ended without an outcome".into()),
+    await_all(world);
+    let failure = match world.outcome.get() {
+        Outcome::Bad => Some(world.why()),
+        Outcome::Good => None,
+        Outcome::None => Some("it ended without an outcome".into()),
     };
     Report {
         failure,
@@ -97,6 +106,27 @@ pub fn run_once(
         drawn: world.drawn.get(),
         faults: world.faults.get(),
         steps: world.steps.get(),
+    }
+}
+
+/// Waits until all processes of a run have ended.
+fn await_all(world: &World) {
+    loop {
+        let mut status = 0;
+        // SAFETY: only processes of the run are children of ours.
+        if unsafe { libc::waitpid(-1, &mut status, 0) } < 0 {
+            return;
+        }
+        if libc::WIFSIGNALED(status) {
+            match libc::WTERMSIG(status) {
+                libc::SIGPROF => {
+                    let stand = world.stand();
+                    world.fail(&format!("no end after {LIMIT} s of a processor:\n{stand}"));
+                }
+                signal => world.fail(&format!("signal {signal} of the host")),
+            }
+            world.end();
+        }
     }
 }
 

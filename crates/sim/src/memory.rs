@@ -82,7 +82,9 @@ impl Memory {
 
     /// They are gone.
     pub fn remove(&mut self, run: Run) {
-        each(run).for_each(|at| drop(self.pages.remove(&at)));
+        each(run).for_each(|at| {
+            self.pages.remove(&at);
+        });
         self.forget_areas();
     }
 

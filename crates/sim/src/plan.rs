@@ -48,7 +48,12 @@ impl Plan {
     pub fn of(seed: u64, swarm: bool) -> Self {
         let mut stream = Stream::new(seed, 0x71a9);
         let stream = &mut stream;
-        let budget = [512, 768, 1024, 2048][stream.below(4)];
+        let forks = match stream.percent(20) {
+            true => 1 + stream.below(5),
+            false => 0,
+        };
+        // Copies of processes take room.
+        let budget = [512, 768, 1024, 2048][stream.below(4)] * if forks > 0 { 4 } else { 1 };
         let codec = match stream.below(8) {
             0 => Codec::None,
             1 => Codec::Zstd(Zstd {
@@ -99,9 +104,12 @@ impl Plan {
         let mix = Mix {
             calls: part(80, 15),
             transfers: part(50, 4),
-            forks: part(40, 3),
+            forks,
             writes: 10 + part(90, 70),
-            most: budget as usize * 3 / 2 + part(100, 2 * budget as usize),
+            most: match forks {
+                0 => budget as usize * 3 / 2 + part(100, 2 * budget as usize),
+                _ => budget as usize / 3,
+            },
             dies_after: match part(15, 1500) {
                 after if swarm => after as u64,
                 _ => 0,
@@ -115,7 +123,7 @@ impl Plan {
             rates,
             disturbances,
             threads,
-            operations: 300 + stream.below(1500) as u64,
+            operations: 150 + stream.below(700) as u64,
             mix,
         }
     }

@@ -21,6 +21,8 @@ struct This {
     member: &'static Member,
     /// Messages of the member's.
     messages: OwnedFd,
+    /// The end that the member writes to.
+    connection: OwnedFd,
     /// A death for want of memory is no failure.
     may_run_out: bool,
     /// Pages may be lost.
@@ -45,6 +47,8 @@ pub struct Setting {
     pub member: &'static Member,
     /// The other end of the member's connection.
     pub messages: OwnedFd,
+    /// The member's end of it.
+    pub connection: OwnedFd,
     /// It may be ended for want of memory.
     pub may_run_out: bool,
     /// Its pages may be lost, with a message.
@@ -95,6 +99,7 @@ pub fn begin(setting: Setting) {
         pager: Simulated::new(MemoryKernel::new(setting.threads)),
         member: setting.member,
         messages: setting.messages,
+        connection: setting.connection,
         may_run_out: setting.may_run_out,
         may_lose: setting.may_lose,
         devices: setting.devices,
@@ -171,8 +176,14 @@ pub fn leaves_nothing() {
     let gone = |held: &ebb_pager::simulation::Held| {
         held.known + held.entries + held.staged + held.in_transit + held.resident == 0
     };
+    while !others_are_gone() {
+        scheduler().wait(
+            crate::world::Key::Never,
+            Some(std::time::Duration::from_millis(50)),
+        );
+    }
     for _ in 0..200 {
-        if gone(&held()) && others_are_gone() {
+        if gone(&held()) {
             break;
         }
         scheduler().wait(
@@ -193,15 +204,49 @@ pub fn leaves_nothing() {
 }
 
 /// Whether all other processes have ended.
-fn others_are_gone() -> bool {
+pub fn others_are_gone() -> bool {
     let mine = usize::from(scheduler().process());
     let processes = world().processes.iter().enumerate();
-    processes
-        .filter(|(n, _)| *n != mine)
-        .all(|(_, p)| !p.lives.get() && !p.served.get())
+    let mut others = processes.filter(|(n, _)| *n != mine);
+    others.all(|(_, p)| !p.lives.get() && !p.served.get())
 }
 
 /// Forks this process; none: it could not be. Whether this is the child.
 pub fn fork() -> Option<bool> {
-    None
+    let world = world();
+    pager().make_ready();
+    // SAFETY: one of those below follows.
+    if !unsafe { pager().before_fork() } {
+        return None;
+    }
+    let free = world.processes.iter().position(|p| p.host.get() == 0);
+    let Some(free) = free.filter(|_| world.below(8) != 0) else {
+        // The system refuses it.
+        // SAFETY: as above.
+        unsafe { pager().after_fork_parent(Some(-1)) };
+        return None;
+    };
+    pager().kernel().count_copies();
+    let process = &world.processes[free];
+    (process.lives.set(true), process.host.set(-1));
+    let (from, to) = (world.current.get(), scheduler().reserve(free as u8));
+    // SAFETY: this process has one thread; the child goes on as one of its own.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no process for a child");
+    if child == 0 {
+        here().forked.set(true);
+        crate::campaign::limit_time();
+        scheduler().become_child(free as u8, from, to);
+        this().host.set(std::process::id() as i32);
+        pager().kernel().become_child();
+        // SAFETY: after `before_fork` on this thread.
+        unsafe { pager().after_fork_child() };
+        let connection = rustix::io::dup(&here().connection).expect("a descriptor");
+        member().tell(connection);
+        return Some(true);
+    }
+    scheduler().await_child();
+    // SAFETY: as above.
+    unsafe { pager().after_fork_parent(Some(child)) };
+    Some(false)
 }

@@ -460,7 +460,9 @@ impl ProgramThread {
     /// The last thread looks at all memory, gives it back, and sees that nothing is left.
     fn end(&mut self) {
         world().note(What::Do, "ends", [0, 0]);
-        world().be_calm();
+        if process::others_are_gone() {
+            world().be_calm();
+        }
         for at in memory(|memory| memory.all()) {
             self.touch(at, None);
         }
@@ -477,7 +479,7 @@ impl ProgramThread {
     }
 
     fn fork(&mut self) {
-        if with(|program| program.forks.get()) >= 3 {
+        if with(|program| program.forks.get()) >= 2 {
             return;
         }
         with(|program| program.forks.set(program.forks.get() + 1));
@@ -489,7 +491,7 @@ impl ProgramThread {
                 let unknown = program.memory.borrow_mut().forget_claimed(self.id);
                 program.unknown.borrow_mut().extend(unknown);
                 program.threads.set(1);
-                program.left.set(program.left.get() / 3);
+                program.left.set(program.left.get() / 4);
                 program.forks.set(3);
             });
             self.id = thread;

@@ -23,8 +23,11 @@ const CHECKED: u64 = 1024;
 static DEVICES: Mutex<Vec<Arc<dyn Store>>> = Mutex::new(Vec::new());
 
 fn add_devices(devices: &Devices) {
-    for store in DEVICES.lock().expect("no panic is survived").iter() {
-        let added = devices.add(store.clone(), DeviceSpec::default(), None);
+    let stores = DEVICES.lock().expect("no panic is survived");
+    for (row, store) in stores.iter().enumerate() {
+        let lender = process::member().lend(row, store.slots());
+        let lender = lender.expect("shared memory for leases");
+        let added = devices.add(store.clone(), DeviceSpec::default(), lender);
         added.expect("a device of the right size");
     }
 }
@@ -35,7 +38,10 @@ fn add_devices(devices: &Devices) {
 /// Something of the pager is not as it should be.
 pub fn run(shared: &'static Shared, plan: &Plan) {
     let world = shared.world;
-    scheduler::begin(world, plan.rates, oracle);
+    scheduler::begin(world, plan.rates, oracle, || {
+        process::pager().kernel().clear()
+    });
+    world.bound.set(BOUND);
     let mut first = 0;
     let mut devices = DEVICES.lock().expect("no panic is survived");
     for device in &plan.devices {
@@ -56,7 +62,10 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
     let kind = SocketType::SEQPACKET;
     let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
     let (connection, messages) = pair.expect("sockets");
-    member.tell(connection);
+    // No supervisor listens: none answers, either.
+    let shut = rustix::net::shutdown(&messages, rustix::net::Shutdown::Write);
+    shut.expect("a socket");
+    member.tell(rustix::io::dup(&connection).expect("a descriptor"));
     process::begin(Setting {
         threads: SimThreads {
             disturbances: plan.disturbances,
@@ -64,6 +73,7 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
         },
         member,
         messages,
+        connection,
         may_run_out: plan.may_run_out(),
         may_lose: plan.may_lose(),
         devices: add_devices,
@@ -74,20 +84,21 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
         scheduler().spawn(Role::Program, move || program::run(seed, number));
     }
     scheduler().run();
-    world
-        .faults
-        .set(world.faults.get() + process::pager().served());
-    world.turn.store(OVER, SeqCst);
-    ebb_sys::futex::wake(&world.turn, i32::MAX, true);
+    if world.outcome.get() != Outcome::None {
+        world.end();
+    }
 }
 
 impl World {
+    /// The run is over, for all processes.
+    pub fn end(&self) {
+        self.turn.store(OVER, SeqCst);
+        ebb_sys::futex::wake(&self.turn, i32::MAX, true);
+    }
+
     /// Nothing goes wrong any more, and all has to end.
     pub fn be_calm(&self) {
         self.calm.set(true);
-        if self.bound.get() == 0 {
-            self.bound.set(self.steps.get() + BOUND);
-        }
     }
 }
 
@@ -97,7 +108,6 @@ fn oracle(world: &World) {
         world.fail(&format!("it does not end:\n{}", world.stand()));
         return;
     }
-    let process = process::this();
     if world
         .processes
         .iter()
@@ -106,7 +116,7 @@ fn oracle(world: &World) {
         world.outcome.set(Outcome::Good);
         return;
     }
-    if !process.lives.get() && !world.calm.get() {
+    if !world.calm.get() && world.processes.iter().all(|p| !p.lives.get()) {
         world.be_calm();
     }
     if world.switches.get() % CHECKED != 0 {

@@ -21,6 +21,9 @@ type Thread = Coroutine<(), (), ()>;
 /// The turn is nobody's: the run is over.
 pub const OVER: u32 = u32::MAX;
 
+/// How long a process waits for its turn before it looks whether the run goes on.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Stacks of threads, in bytes.
 const STACK: usize = 512 << 10;
 
@@ -48,6 +51,8 @@ pub struct Scheduler {
     inside: Cell<bool>,
     /// Looked at now and then, between two steps.
     oracle: OnceLock<fn(&World)>,
+    /// Runs as the process ends.
+    at_end: OnceLock<fn()>,
 }
 
 // SAFETY: one thread of the host uses it.
@@ -68,7 +73,7 @@ pub fn world() -> &'static World {
 }
 
 /// A simulation begins in this process of the host.
-pub fn begin(world: &'static World, rates: Rates, oracle: fn(&World)) {
+pub fn begin(world: &'static World, rates: Rates, oracle: fn(&World), at_end: fn()) {
     SCHEDULER.get_or_init(|| Scheduler {
         world,
         rates: Cell::new(rates),
@@ -78,6 +83,7 @@ pub fn begin(world: &'static World, rates: Rates, oracle: fn(&World)) {
         born: Cell::new(None),
         inside: Cell::new(false),
         oracle: OnceLock::from(oracle),
+        at_end: OnceLock::from(at_end),
     });
     world.now.set(1_000_000_000);
     world.next_id.set(1);
@@ -126,8 +132,8 @@ impl Scheduler {
         &self.world.tasks.0[self.world.current.get()]
     }
 
-    /// Starts a thread of this process; its number.
-    pub fn spawn(&self, role: Role, run: impl FnOnce() + 'static) -> u32 {
+    /// A place for a thread.
+    fn place(&self, role: Role, process: u8) -> usize {
         let tasks = &self.world.tasks.0;
         let free = tasks
             .iter()
@@ -138,8 +144,20 @@ impl Scheduler {
         let task = &tasks[index];
         task.id.set(id);
         task.role.set(role);
-        task.process.set(self.process.get());
+        task.process.set(process);
         task.cpu.set((id % 2) as u8);
+        task.state.set(State::Ready);
+        index
+    }
+
+    /// A place for the first thread of a process that is about to be forked.
+    pub fn reserve(&self, process: u8) -> usize {
+        self.place(Role::Program, process)
+    }
+
+    /// Starts a thread of this process; its number.
+    pub fn spawn(&self, role: Role, run: impl FnOnce() + 'static) -> u32 {
+        let index = self.place(role, self.process.get());
         let stack = DefaultStack::new(STACK).expect("memory for a stack");
         let thread = Coroutine::with_stack(stack, move |yielder, ()| {
             scheduler().yielders[index].set(yielder);
@@ -150,8 +168,7 @@ impl Scheduler {
         if let Some(gone) = self.threads[index].replace(Some(thread)) {
             std::mem::forget(gone);
         }
-        task.state.set(State::Ready);
-        id
+        self.world.tasks.0[index].id.get()
     }
 
     /// Gives the turn up, in a state.
@@ -267,9 +284,14 @@ impl Scheduler {
 
     /// Hands the turn to another process; once it is back, whether the run goes on.
     pub fn hand_to(&self, process: u8) -> bool {
+        let alive = self.is_alive();
+        if !alive {
+            self.at_end.get().iter().for_each(|end| end());
+            self.world.dying.set(std::process::id() as i32);
+        }
         self.world.turn.store(process.into(), SeqCst);
         futex_wake(&self.world.turn);
-        self.await_turn()
+        alive && self.await_turn()
     }
 
     /// Waits for the turn; whether the run goes on, in this process.
@@ -280,10 +302,23 @@ impl Scheduler {
             if turn == me || turn == OVER {
                 break;
             }
-            ebb_sys::futex::wait(&self.world.turn, turn, None, true);
+            if !is_there(self.world.driver.get()) {
+                // Nobody wants to know any more.
+                return false;
+            }
+            ebb_sys::futex::wait(&self.world.turn, turn, Some(PATIENCE), true);
         }
-        let alive = &self.world.processes[usize::from(self.process.get())];
-        self.world.outcome.get() == Outcome::None && (alive.lives.get() || alive.served.get())
+        let dying = self.world.dying.take();
+        while dying != 0 && is_there(dying) {
+            std::thread::yield_now();
+        }
+        self.world.outcome.get() == Outcome::None
+    }
+
+    /// Whether this process lives in any way.
+    fn is_alive(&self) -> bool {
+        let this = &self.world.processes[usize::from(self.process.get())];
+        this.lives.get() || this.served.get()
     }
 
     /// In a forked child, in the thread that forked: it is this process's from now on, in another place, and stands
@@ -318,7 +353,10 @@ impl Scheduler {
         world.switches.set(world.switches.get() + 1);
         world.note(What::Switch, "runs", [index as u64, 0]);
         let thread = self.threads[index].borrow_mut().take();
-        let mut thread = thread.expect("its process's");
+        let Some(mut thread) = thread else {
+            let (task, here) = (task.process.get(), self.process.get());
+            panic!("process {here} has no thread {index} of process {task}")
+        };
         self.inside.set(true);
         thread.resume(());
         self.inside.set(false);
@@ -386,6 +424,13 @@ impl Scheduler {
         world.note(What::Time, "passes", [0, 0]);
         world.progress.set(world.progress.get() + 1);
     }
+}
+
+/// Whether the host has a process of this number.
+fn is_there(process: i32) -> bool {
+    // SAFETY: signal 0 is none.
+    let asked = unsafe { libc::kill(process, 0) };
+    asked == 0
 }
 
 fn futex_wake(word: &AtomicU32) {

@@ -133,6 +133,9 @@ impl Threads for SimThreads {
         scheduler().step(name_of(call), about);
     }
     fn answered(&self, call: Call, answer: u64) {
+        if call == Call::ReadFaults {
+            world().faults.set(world().faults.get() + answer);
+        }
         world().note(What::Answer, name_of(call), [answer, 0]);
     }
     fn strikes(&self, disturbance: Disturbance, call: Call) -> bool {

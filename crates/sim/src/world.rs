@@ -151,6 +151,10 @@ pub struct World {
     pub turn: AtomicU32,
     /// A fork's child stands still.
     pub child_stands: AtomicU32,
+    /// The host's process that ends now.
+    pub dying: Cell<i32>,
+    /// The host's process that waits for all of these.
+    pub driver: Cell<i32>,
     /// How it ended.
     pub outcome: Cell<Outcome>,
     /// Bytes of the message.
