@@ -176,7 +176,8 @@ pub fn leaves_nothing() {
     let gone = |held: &ebb_pager::simulation::Held| {
         held.known + held.entries + held.staged + held.in_transit + held.resident == 0
     };
-    while !others_are_gone() {
+    // The first process waits for all that were forked.
+    while scheduler().process() == 0 && !others_are_gone() {
         scheduler().wait(
             crate::world::Key::Never,
             Some(std::time::Duration::from_millis(50)),
