@@ -162,7 +162,8 @@ impl Scheduler {
         let thread = Coroutine::with_stack(stack, move |yielder, ()| {
             scheduler().yielders[index].set(yielder);
             run();
-            scheduler().world.tasks.0[index].state.set(State::Free);
+            // It may have another place by now, in a forked child.
+            scheduler().me().state.set(State::Free);
         });
         // A thread that was here and will not run any more: nothing on its stack is to be dropped.
         if let Some(gone) = self.threads[index].replace(Some(thread)) {
