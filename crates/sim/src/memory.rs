@@ -133,18 +133,11 @@ impl Memory {
         self.change_all(run, |page| page.claimed = thread);
     }
 
-    /// Everything that was claimed by others than `thread` is not known any more; those runs.
-    pub fn forget_claimed(&mut self, thread: u32) -> Vec<usize> {
-        let gone = |page: &Expected| page.claimed != 0 && page.claimed != thread;
-        let unknown: Vec<_> = self
-            .pages
-            .iter()
-            .filter(|(_, p)| gone(p))
-            .map(|(at, _)| *at)
-            .collect();
-        self.pages.retain(|_, page| !gone(page));
+    /// Nothing is known any more of what others than `thread` have claimed.
+    pub fn forget_claimed(&mut self, thread: u32) {
+        self.pages
+            .retain(|_, page| page.claimed == 0 || page.claimed == thread);
         self.forget_areas();
-        unknown
     }
 
     /// Addresses of all pages.

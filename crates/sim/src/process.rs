@@ -170,6 +170,14 @@ pub fn messages() -> String {
     all
 }
 
+/// Pages of the program that the kernel has mapped, each a run.
+pub fn mapped() -> Vec<crate::memory::Run> {
+    pager().kernel().tables(|tables| {
+        let own = tables.mappings.iter().filter(|(_, mapping)| !mapping.own);
+        own.map(|(at, _)| (*at, 1)).collect()
+    })
+}
+
 /// At the program's end, with nothing mapped: sees that its pager holds nothing any more.
 pub fn leaves_nothing() {
     let held = || pager().held();

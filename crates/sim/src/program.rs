@@ -41,8 +41,6 @@ pub struct Program {
     left: Cell<u64>,
     done: Cell<u64>,
     stamps: Cell<u32>,
-    /// Addresses of which nothing is known, to be unmapped.
-    unknown: RefCell<Vec<usize>>,
     forks: Cell<u32>,
 }
 
@@ -55,7 +53,6 @@ thread_local! {
         left: Cell::new(0),
         done: Cell::new(0),
         stamps: Cell::new(0),
-        unknown: RefCell::new(Vec::new()),
         forks: Cell::new(0),
     } };
 }
@@ -205,6 +202,9 @@ impl ProgramThread {
                     }
                 });
             match (touched, may) {
+                (Err(Stop::Waits), May::Find(page)) if page.locked => {
+                    self.fail(format!("{at:#x} is locked, and has left: {page:?}"))
+                }
                 (Err(Stop::Waits), _) => {
                     scheduler().wait(Key::Page(self.id), None);
                     continue;
@@ -466,10 +466,12 @@ impl ProgramThread {
         for at in memory(|memory| memory.all()) {
             self.touch(at, None);
         }
-        let unknown = with(|program| program.unknown.take());
-        for at in unknown {
-            // SAFETY: as above.
-            let _ = unsafe { pager().munmap(at, PAGE) };
+        for run in process::mapped() {
+            // In a forked child, calls of other threads were under way: what they mapped is its own as well.
+            if memory(|memory| memory.get(run.0).is_none()) {
+                // SAFETY: as above.
+                let _ = unsafe { pager().munmap(run.0, run.1 * PAGE) };
+            }
         }
         for run in memory(|memory| memory.runs()) {
             self.unmap(run);
@@ -488,8 +490,7 @@ impl ProgramThread {
         if child {
             let thread = scheduler().me().id.get();
             with(|program| {
-                let unknown = program.memory.borrow_mut().forget_claimed(self.id);
-                program.unknown.borrow_mut().extend(unknown);
+                program.memory.borrow_mut().forget_claimed(self.id);
                 program.threads.set(1);
                 program.left.set(program.left.get() / 4);
                 program.forks.set(3);
