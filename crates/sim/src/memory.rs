@@ -133,8 +133,9 @@ impl Memory {
         self.change_all(run, |page| page.claimed = thread);
     }
 
-    /// Nothing is known any more of what others than `thread` have claimed.
-    pub fn forget_claimed(&mut self, thread: u32) {
+    /// In a forked child: nothing is known any more of what others than `thread` have claimed, and nothing is locked.
+    pub fn become_child(&mut self, thread: u32) {
+        self.pages.values_mut().for_each(|page| page.locked = false);
         self.pages
             .retain(|_, page| page.claimed == 0 || page.claimed == thread);
         self.forget_areas();

@@ -490,7 +490,7 @@ impl ProgramThread {
         if child {
             let thread = scheduler().me().id.get();
             with(|program| {
-                program.memory.borrow_mut().forget_claimed(self.id);
+                program.memory.borrow_mut().become_child(self.id);
                 program.threads.set(1);
                 program.left.set(program.left.get() / 4);
                 program.forks.set(3);
