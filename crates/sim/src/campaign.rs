@@ -1,5 +1,6 @@
 //! Many runs: each seed in a process of its own, what came of it, and how a failure is narrowed down.
 
+use crate::host::{LIMIT, limit_time};
 use crate::plan::Plan;
 use crate::run;
 use crate::world::{Outcome, Shared, World};
@@ -29,23 +30,6 @@ pub struct Narrowed {
     pub window: (u64, u64),
     /// Operations of the program.
     pub operations: u64,
-}
-
-/// Seconds of a processor that a process may take.
-const LIMIT: i64 = 60;
-
-/// Ends this process when it has used its time.
-pub fn limit_time() {
-    let time = libc::timeval {
-        tv_sec: LIMIT,
-        tv_usec: 0,
-    };
-    let timer = libc::itimerval {
-        it_interval: time,
-        it_value: time,
-    };
-    // SAFETY: one structure of ours is read.
-    unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()) };
 }
 
 /// Runs a plan in a process of its own.

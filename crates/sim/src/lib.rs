@@ -9,12 +9,13 @@
 //! | [`trace`] | the events of a run |
 //! | [`chance`] | decisions, each with a number |
 //! | [`scheduler`] | which thread runs: coroutines, one at a time |
-//! | [`process`] | a process: its pager, and how it begins, forks and ends |
+//! | [`life`] | whether program and helper are there, and how they end |
+//! | [`process`] | a process: its pager, and how it begins and forks |
 //! | [`threads`] | threads, time and chance for the kernel in memory (`ebb_memory_kernel`) |
 //! | [`device`] | swap devices |
 //! | [`content`], [`memory`], [`program`] | programs, and their memory as it should be |
 //! | [`plan`] | what a run is like |
-//! | [`run`], [`campaign`] | one run, and many |
+//! | [`run`], [`campaign`], [`host`] | one run, and many |
 //!
 //! It needs debug assertions: release builds of the engine have no simulated locks.
 #![cfg(debug_assertions)]
@@ -23,6 +24,8 @@ pub mod campaign;
 pub mod chance;
 pub mod content;
 pub mod device;
+pub mod host;
+pub mod life;
 pub mod memory;
 pub mod plan;
 pub mod process;

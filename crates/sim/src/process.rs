@@ -1,9 +1,9 @@
 //! A simulated process: its pager, and how it begins, forks and ends.
 
+use crate::host;
+use crate::life::{kill_program, others_are_gone, this};
 use crate::scheduler::{scheduler, world};
 use crate::threads::SimThreads;
-use crate::trace::What;
-use crate::world::{Process, Role};
 use ebb_engine::slots::Devices;
 use ebb_memory_kernel::MemoryKernel;
 use ebb_pager::simulation::{Entries, Simulated};
@@ -76,11 +76,6 @@ pub fn may_lose() -> bool {
     here().may_lose
 }
 
-/// This process in the world.
-pub fn this() -> &'static Process {
-    &world().processes[usize::from(scheduler().process())]
-}
-
 extern "C" fn keeper(_: usize) -> ! {
     let here = here();
     if here.forked.get() {
@@ -95,7 +90,7 @@ extern "C" fn service(index: usize) -> ! {
 
 /// The first process begins.
 pub fn begin(setting: Setting) {
-    let this = THIS.get_or_init(|| This {
+    let new = THIS.get_or_init(|| This {
         pager: Simulated::new(MemoryKernel::new(setting.threads)),
         member: setting.member,
         messages: setting.messages,
@@ -105,45 +100,17 @@ pub fn begin(setting: Setting) {
         devices: setting.devices,
         forked: Cell::new(false),
     });
-    let process = &world().processes[usize::from(scheduler().process())];
+    crate::life::when_killed_by_pager(killed_by_pager);
+    let process = this();
     process.lives.set(true);
     process.host.set(std::process::id() as i32);
     // A supervisor of this address was there, and is gone.
     let control = "ebb-tree-1-1-0000000000000001".to_owned();
-    this.pager.begin(control, Entries { keeper, service });
-}
-
-/// The helper lives or not.
-pub fn served(lives: bool) {
-    this().served.set(lives);
-}
-
-/// The helper of this process ends, of which the calling thread is.
-pub fn end_helper() -> ! {
-    let process = scheduler().process();
-    world().note(What::Do, "helper ends", [0, 0]);
-    served(false);
-    if this().lives.get() {
-        world().fail("a helper ended before its program");
-    }
-    end_threads(process, |role| role != Role::Program);
-    scheduler().leave()
-}
-
-fn end_threads(process: u8, is: impl Fn(Role) -> bool) {
-    scheduler().end(|task| task.process.get() == process && is(task.role.get()));
-}
-
-/// The program of this process ends, as by SIGKILL.
-pub fn kill_program() {
-    let process = scheduler().process();
-    world().note(What::Do, "program ends", [0, 0]);
-    this().lives.set(false);
-    end_threads(process, |role| role == Role::Program);
+    new.pager.begin(control, Entries { keeper, service });
 }
 
 /// The pager ends the program, and has said why.
-pub fn killed_by_pager() {
+fn killed_by_pager() {
     let why = messages();
     let short = why.contains("out of memory");
     if !(short && here().may_run_out) {
@@ -212,14 +179,6 @@ pub fn leaves_nothing() {
     }
 }
 
-/// Whether all other processes have ended.
-pub fn others_are_gone() -> bool {
-    let mine = usize::from(scheduler().process());
-    let processes = world().processes.iter().enumerate();
-    let mut others = processes.filter(|(n, _)| *n != mine);
-    others.all(|(_, p)| !p.lives.get() && !p.served.get())
-}
-
 /// Forks this process; none: it could not be. Whether this is the child.
 pub fn fork() -> Option<bool> {
     let world = world();
@@ -244,7 +203,7 @@ pub fn fork() -> Option<bool> {
     assert!(child >= 0, "no process for a child");
     if child == 0 {
         here().forked.set(true);
-        crate::campaign::limit_time();
+        host::limit_time();
         scheduler().become_child(free as u8, from, to);
         this().host.set(std::process::id() as i32);
         pager().kernel().become_child();

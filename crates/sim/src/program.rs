@@ -5,6 +5,7 @@
 
 use crate::chance::Stream;
 use crate::content::Content;
+use crate::life;
 use crate::memory::{Expected, Memory, PLAIN, Run, each};
 use crate::process::{self, may_lose, pager};
 use crate::scheduler::{scheduler, world};
@@ -140,7 +141,7 @@ impl ProgramThread {
             return false;
         }
         if mix.dies_after != 0 && done >= mix.dies_after {
-            process::kill_program();
+            life::kill_program();
             scheduler().leave();
         }
         let pages = memory(|memory| memory.len());
@@ -460,7 +461,7 @@ impl ProgramThread {
     /// The last thread looks at all memory, gives it back, and sees that nothing is left.
     fn end(&mut self) {
         world().note(What::Do, "ends", [0, 0]);
-        if process::others_are_gone() {
+        if life::others_are_gone() {
             world().be_calm();
         }
         for at in memory(|memory| memory.all()) {
@@ -477,7 +478,7 @@ impl ProgramThread {
             self.unmap(run);
         }
         process::leaves_nothing();
-        process::kill_program();
+        life::kill_program();
     }
 
     fn fork(&mut self) {

@@ -1,7 +1,7 @@
 //! Threads, time and chance for the kernel in memory: [`SimThreads`].
 
 use crate::chance::Rate;
-use crate::process;
+use crate::life;
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
 use crate::world::{Key, MAX_SHARED, Role};
@@ -182,24 +182,24 @@ impl Threads for SimThreads {
         Ok(id)
     }
     fn start_helper(&self, entry: Entry) -> Result<(), Errno> {
-        process::served(true);
+        life::served(true);
         scheduler().spawn(Role::Keeper, move || entry(0));
         Ok(())
     }
     fn helper_lives(&self) -> bool {
-        process::this().served.get()
+        life::this().served.get()
     }
     fn end_helper(&self) -> ! {
-        process::end_helper()
+        life::end_helper()
     }
     fn program_is_gone(&self) -> Option<Gone> {
-        (!process::this().lives.get()).then_some(Gone::Dead)
+        (!life::this().lives.get()).then_some(Gone::Dead)
     }
     fn kill_program(&self) {
-        process::killed_by_pager();
+        life::killed_by_pager();
     }
     fn die(&self) -> ! {
-        process::killed_by_pager();
+        life::killed_by_pager();
         scheduler().leave()
     }
     fn say(&self, line: &[u8]) {

@@ -4,7 +4,7 @@
 //! it makes. The world lies in memory that they share. Exactly one thread of all runs at any time: the others of
 //! its process are coroutines, and the other processes wait for their turn. So plain cells do.
 
-use crate::trace::{Event, RING};
+use crate::trace::{Event, RING, What, mixed, name};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -204,6 +204,49 @@ impl Default for Ring {
 
 // SAFETY: one thread of all processes runs at a time, and hands its turn on by an atomic word.
 unsafe impl Sync for World {}
+
+impl World {
+    /// Notes an event of the thread that runs.
+    pub fn note(&self, what: What, code: &'static str, about: [u64; 2]) {
+        let thread = self.tasks.0[self.current.get()].id.get();
+        let event = Event {
+            at: self.now.get(),
+            thread,
+            what,
+            code,
+            about,
+        };
+        let number = self.events.get();
+        self.ring.0[number as usize % RING].set(event);
+        self.events.set(number + 1);
+        let words = [
+            event.at,
+            u64::from(thread) << 8 | what as u64 | (name(code)) << 40,
+            about[0],
+            about[1],
+        ];
+        self.hash.set(
+            words
+                .iter()
+                .fold(self.hash.get(), |hash, word| mixed(hash, *word)),
+        );
+        let to = self.trace_to.get();
+        if to > 0 {
+            let mut line = event.line();
+            line.push('\n');
+            // SAFETY: the line is read. A trace that cannot be written is missing.
+            unsafe { libc::write(to - 1, line.as_ptr().cast(), line.len()) };
+        }
+    }
+
+    /// The last events, one a line.
+    pub fn last_events(&self, most: usize) -> String {
+        let end = self.events.get();
+        let first = end.saturating_sub(most.min(RING) as u64);
+        let lines = (first..end).map(|n| self.ring.0[n as usize % RING].get().line() + "\n");
+        lines.collect()
+    }
+}
 
 /// Memory of a simulation.
 pub struct Shared {

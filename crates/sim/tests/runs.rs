@@ -36,7 +36,10 @@ fn a_run_is_a_function_of_its_seed() {
         let plan = Plan::of(seed, true);
         let first = trace(shared, &plan);
         assert!(first.len() > 10_000, "{} bytes", first.len());
-        assert!(first == trace(shared, &plan), "two runs of seed {seed} differ");
+        assert!(
+            first == trace(shared, &plan),
+            "two runs of seed {seed} differ"
+        );
         assert!(first != last, "seeds make no difference");
         forks += usize::from(plan.mix.forks > 0);
         last = first;
