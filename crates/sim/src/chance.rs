@@ -53,14 +53,14 @@ impl Stream {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// One below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() >> 8) as usize % limit.max(1)
+        (self.number() >> 8) as usize % limit.max(1)
     }
 
     /// Whether this is one of so many times in a hundred.

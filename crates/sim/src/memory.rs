@@ -96,7 +96,7 @@ impl Memory {
     }
 
     /// How many pages there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.pages.len()
     }
 

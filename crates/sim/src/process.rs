@@ -196,7 +196,8 @@ pub fn fork() -> Option<bool> {
     };
     pager().kernel().count_copies();
     let process = &world.processes[free];
-    (process.lives.set(true), process.host.set(-1));
+    process.lives.set(true);
+    process.host.set(-1);
     let (from, to) = (world.current.get(), scheduler().reserve(free as u8));
     // SAFETY: this process has one thread; the child goes on as one of its own.
     let child = unsafe { libc::fork() };

@@ -144,7 +144,7 @@ impl ProgramThread {
             life::kill_program();
             scheduler().leave();
         }
-        let pages = memory(|memory| memory.len());
+        let pages = memory(|memory| memory.count());
         if pages < mix.most / 4 || pages < mix.most && self.stream.percent(1) {
             self.map(mix.most);
         } else if self.stream.percent(mix.calls) {
@@ -173,7 +173,7 @@ impl ProgramThread {
             let content = self
                 .stream
                 .percent(writes)
-                .then(|| Content::of(self.stream.next(), stamp()));
+                .then(|| Content::of(self.stream.number(), stamp()));
             self.touch(at, content);
         }
     }
@@ -418,7 +418,7 @@ impl ProgramThread {
             1 + self.stream.below(2_000_000) as u64,
         ));
         for at in pinned {
-            let content = Content::of(self.stream.next(), stamp());
+            let content = Content::of(self.stream.number(), stamp());
             let written = pager().kernel().tables(|tables| {
                 let page = tables.pages.get_mut(&at).filter(|page| page.pins > 0);
                 page.map(|page| {
@@ -497,7 +497,7 @@ impl ProgramThread {
                 program.forks.set(3);
             });
             self.id = thread;
-            self.stream = Stream::new(self.stream.next(), 77);
+            self.stream = Stream::new(self.stream.number(), 77);
         }
     }
 }

@@ -119,7 +119,7 @@ fn oracle(world: &World) {
     if !world.calm.get() && world.processes.iter().all(|p| !p.lives.get()) {
         world.be_calm();
     }
-    if world.switches.get() % CHECKED != 0 {
+    if !world.switches.get().is_multiple_of(CHECKED) {
         return;
     }
     process::pager().check();
