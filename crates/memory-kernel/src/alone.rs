@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// See the module.
 pub struct Alone {
+    /// Processors.
+    pub processors: usize,
     ns: AtomicU64,
     /// The calling thread is one of the pager's.
     pub is_own: AtomicBool,
@@ -24,6 +26,7 @@ pub struct Alone {
 impl Default for Alone {
     fn default() -> Self {
         Self {
+            processors: 1,
             ns: AtomicU64::new(1_000_000_000),
             is_own: AtomicBool::new(true),
             refuses: AtomicU32::new(0),
@@ -99,7 +102,7 @@ impl Threads for Alone {
         Some(0)
     }
     fn processors(&self) -> usize {
-        1
+        self.processors
     }
     fn spawn(&self, _: Entry, index: usize) -> Result<u32, Errno> {
         Ok(100 + index as u32)

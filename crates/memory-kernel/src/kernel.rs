@@ -794,6 +794,13 @@ impl MemoryKernel<crate::alone::Alone> {
         Self::new(crate::alone::Alone::default())
     }
 
+    /// The same of so many processors.
+    pub fn alone_on(processors: usize) -> Self {
+        let mut threads = crate::alone::Alone::default();
+        threads.processors = processors;
+        Self::new(threads)
+    }
+
     /// Lets so much time pass.
     pub fn pass(&self, time: Duration) {
         self.threads.pass(time);

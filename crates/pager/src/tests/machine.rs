@@ -47,8 +47,17 @@ impl Machine {
 
     /// The same of this configuration, with the devices that are added.
     pub fn with(budget: u64, config: Config, add: impl FnOnce(&Devices)) -> Self {
-        let pager: &'static Pager<MemoryKernel> =
-            Box::leak(Box::new(Pager::new(MemoryKernel::alone())));
+        Self::on(MemoryKernel::alone(), budget, config, add)
+    }
+
+    /// The same on this kernel.
+    pub fn on(
+        kernel: MemoryKernel,
+        budget: u64,
+        config: Config,
+        add: impl FnOnce(&Devices),
+    ) -> Self {
+        let pager: &'static Pager<MemoryKernel> = Box::leak(Box::new(Pager::new(kernel)));
         let entries = Entries {
             keeper: never,
             service: never,

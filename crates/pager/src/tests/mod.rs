@@ -7,5 +7,5 @@
 mod fault;
 mod fork;
 mod keeper;
-mod machine;
+pub mod machine;
 mod syscalls;
