@@ -66,7 +66,7 @@ struct Mutant {
 pub fn simulate(options: &Options) -> Result<bool> {
     let project = tools::project();
     let profile = if options.dev { "dev" } else { "checked" };
-    let simulator = build(&project, &project.join("target"), profile)?;
+    let simulator = build(&project, &project.join("target"), profile, false)?;
     let simulator = simulator.context("the simulator does not build")?;
     let mut command = Command::new(simulator);
     match options.seed {
@@ -86,7 +86,7 @@ fn seconds(minutes: f64) -> String {
 }
 
 /// The simulator, built from a tree; none: it does not build.
-fn build(tree: &Path, target: &Path, profile: &str) -> Result<Option<PathBuf>> {
+fn build(tree: &Path, target: &Path, profile: &str, quiet: bool) -> Result<Option<PathBuf>> {
     let status = Command::new("cargo")
         .args([
             "build",
@@ -99,6 +99,11 @@ fn build(tree: &Path, target: &Path, profile: &str) -> Result<Option<PathBuf>> {
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", target)
         .stdin(Stdio::null())
+        .stderr(if quiet {
+            Stdio::null()
+        } else {
+            Stdio::inherit()
+        })
         .status()?;
     let folder = if profile == "dev" { "debug" } else { profile };
     Ok(status
@@ -123,6 +128,13 @@ pub fn mutants(options: &MutantOptions) -> Result<bool> {
     let top = project.join("target/mutants");
     let tree = top.join("tree");
     copy_tree(&project, &tree)?;
+    for mutant in &list.mutant {
+        // A run that was ended has left its defect behind.
+        let text = fs::read_to_string(project.join(&mutant.file))?;
+        if fs::read_to_string(tree.join(&mutant.file))? != text {
+            fs::write(tree.join(&mutant.file), text)?;
+        }
+    }
     let (mut rows, mut good) = (Vec::new(), true);
     for mutant in list.mutant.iter().filter(wanted) {
         let found = plant(
@@ -183,7 +195,7 @@ fn plant(
     );
     let file = tree.join(&mutant.file);
     fs::write(&file, text.replace(&mutant.find, &mutant.plant))?;
-    let simulator = build(tree, target, "dev");
+    let simulator = build(tree, target, "dev", true);
     let found = simulator.and_then(|simulator| match simulator {
         Some(simulator) => look(&simulator, minutes),
         None => bail!("it does not build"),

@@ -6,7 +6,7 @@ use crate::process::{self, Setting};
 use crate::program;
 use crate::scheduler::{self, OVER, scheduler};
 use crate::threads::SimThreads;
-use crate::world::{Outcome, Role, Shared, World};
+use crate::world::{Outcome, Role, Shared, State, World};
 use ebb_engine::env::Store;
 use ebb_engine::slots::{DeviceSpec, Devices};
 use ebb_stores::{Faults, FaultyStore};
@@ -16,7 +16,13 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
 /// Steps in which everything has to end when nothing goes wrong any more.
-const BOUND: u64 = 20_000_000;
+const BOUND: u64 = 5_000_000;
+/// Nanoseconds in which a page has come, or its process has ended for want of memory.
+const PATIENCE: u64 = 60_000_000_000;
+/// Nanoseconds of a whole run.
+const LONGEST: u64 = 1_500_000_000_000;
+/// Changes of the thread that runs, from one look at threads that wait to the next.
+const LOOKED: u64 = 64;
 /// Changes of the thread that runs, from one look at all invariants to the next.
 const CHECKED: u64 = 1024;
 
@@ -90,6 +96,15 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
 }
 
 impl World {
+    /// Whether a thread of a program waits for its page, or for another thread, without an end.
+    fn any_starves(&self) -> bool {
+        let now = self.now.get();
+        self.tasks.0.iter().any(|task| {
+            let waits = task.state.get() == State::Waits && task.role.get() == Role::Program;
+            waits && task.until.get() == 0 && now > task.since.get() + PATIENCE
+        })
+    }
+
     /// The run is over, for all processes.
     pub fn end(&self) {
         self.turn.store(OVER, SeqCst);
@@ -104,7 +119,8 @@ impl World {
 
 /// Looks at everything that must hold between two steps.
 fn oracle(world: &World) {
-    if world.bound.get() != 0 && world.steps.get() > world.bound.get() {
+    let late = world.steps.get() > world.bound.get() || world.now.get() > LONGEST;
+    if late || world.switches.get().is_multiple_of(LOOKED) && world.any_starves() {
         world.fail(&format!("it does not end:\n{}", world.stand()));
         return;
     }

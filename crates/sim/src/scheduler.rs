@@ -178,6 +178,7 @@ impl Scheduler {
         let me = &self.world.tasks.0[index];
         me.key.set(key);
         me.until.set(until);
+        me.since.set(self.world.now.get());
         me.woken.set(false);
         me.state.set(state);
         let held = locks::exchange(Default::default());

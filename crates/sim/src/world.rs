@@ -82,6 +82,8 @@ pub struct Task {
     pub key: Cell<Key>,
     /// Until when; 0: for ever.
     pub until: Cell<u64>,
+    /// Since when it is in this state.
+    pub since: Cell<u64>,
     /// It was woken, not timed out.
     pub woken: Cell<bool>,
     /// Steps of others when it last tried or looked.
