@@ -54,29 +54,8 @@ impl Plan {
         };
         // Copies of processes take room.
         let budget = [512, 768, 1024, 2048][stream.below(4)] * if forks > 0 { 4 } else { 1 };
-        let codec = match stream.below(8) {
-            0 => Codec::None,
-            1 => Codec::Zstd(Zstd {
-                level: 1,
-                dictionary: false,
-            }),
-            2 => Codec::Lz4ThenZstd(Zstd {
-                level: 1,
-                dictionary: false,
-            }),
-            _ => Codec::Lz4,
-        };
-        let fails = stream.percent(25);
-        let wanted = match codec {
-            Codec::None => 1 + stream.below(2),
-            _ => [0, 1, 1, 2][stream.below(4)],
-        };
-        let devices = (0..wanted).map(|_| DevicePlan {
-            slots: CLUSTER * (4 + stream.below(8)),
-            latency: [0, 20_000, 200_000, 3_000_000][stream.below(4)],
-            faults: if fails { faults(stream) } else { String::new() },
-        });
-        let devices = devices.collect();
+        let codec = codec(stream);
+        let devices = devices(stream, codec);
         let mut sometimes = |percent: usize, most: u32| -> Rate {
             match !swarm && most < 4096 || stream.percent(percent) {
                 true => 1 + stream.below(most as usize) as Rate,
@@ -145,6 +124,35 @@ impl Plan {
         };
         self.devices.iter().any(loses)
     }
+}
+
+fn codec(stream: &mut Stream) -> Codec {
+    match stream.below(8) {
+        0 => Codec::None,
+        1 => Codec::Zstd(Zstd {
+            level: 1,
+            dictionary: false,
+        }),
+        2 => Codec::Lz4ThenZstd(Zstd {
+            level: 1,
+            dictionary: false,
+        }),
+        _ => Codec::Lz4,
+    }
+}
+
+fn devices(stream: &mut Stream, codec: Codec) -> Vec<DevicePlan> {
+    let fails = stream.percent(25);
+    let wanted = match codec {
+        Codec::None => 1 + stream.below(2),
+        _ => [0, 1, 1, 2][stream.below(4)],
+    };
+    let devices = (0..wanted).map(|_| DevicePlan {
+        slots: CLUSTER * (4 + stream.below(8)),
+        latency: [0, 20_000, 200_000, 3_000_000][stream.below(4)],
+        faults: if fails { faults(stream) } else { String::new() },
+    });
+    devices.collect()
 }
 
 fn faults(stream: &mut Stream) -> String {
