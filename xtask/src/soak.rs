@@ -148,10 +148,10 @@ impl Setting {
     fn of(seed: u64, mut elements: Vec<Element>) -> Self {
         let pick = |n: usize, step: u64| (seed / step) as usize % n;
         let options = OPTIONS[pick(OPTIONS.len(), 1)];
-        let alone = options.contains(&"none") && options.contains(&"--swap");
-        // Who gave up the tree's user pages into the pool alone.
+        // A worker that gave up the tree's user pages into the pool alone.
         let has_pool = !options.contains(&"--pool-max") && options != ["--pool", "none"];
         elements.retain(|element| has_pool || *element != Element::Users);
+        let alone = options == ["--swap", "none"] || elements.contains(&Element::Users);
         Self {
             elements,
             threads: 1 + seed % 4,
@@ -195,7 +195,7 @@ impl Setting {
         let arguments = [seed, self.threads, self.mib, 2000].map(|n| n.to_string().into());
         let argv = [program.as_os_str().to_os_string()].into_iter();
         let names = (!self.elements.is_empty()).then(|| self.names().into());
-        let job = Job::new(argv.chain(arguments).chain(names)).time_limit(Duration::from_secs(180));
+        let job = Job::new(argv.chain(arguments).chain(names)).time_limit(Duration::from_secs(600));
         let free = job.run(None)?;
         ensure!(free.ok(), "soak fails by itself: {}", free.stderr);
         let mut front: Vec<OsString> = vec![ebb.into(), "run".into()];

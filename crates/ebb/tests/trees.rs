@@ -308,6 +308,63 @@ become(65534)
     same_in_parts(&job, "another user", &[2], &[]);
 }
 
+/// Servers that are started as root become another user before they have anything, and fork their workers then.
+#[test]
+fn a_program_that_begins_as_root_and_goes_on_as_another_user() {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() || !has_capability(CAP_SYS_PTRACE) {
+        println!("skipped: only root with CAP_SYS_PTRACE can serve another user's children");
+        return;
+    }
+    let script = format!(
+        "import os, subprocess
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+{HEAP}
+def worker(generations):
+    more = [str(i) * 50 for i in range(200_000)]
+    right = digest(3) == before and all(text == str(i) * 50 for i, text in enumerate(more))
+    if generations > 1:
+        child = os.fork()
+        if child == 0: worker(generations - 1)
+        right = right and os.waitpid(child, 0)[1] == 0
+    os._exit(0 if right else 3)
+before = digest(3)
+for generations in (1, 2):
+    child = os.fork()
+    if child == 0: worker(generations)
+    print('workers', os.waitpid(child, 0)[1])
+program = 'd = [str(i) * 50 for i in range(200_000)]; print(sum(map(len, d)))'
+print(subprocess.run(['/usr/bin/python3', '-c', program], capture_output=True, text=True).stdout)
+print(digest(1))"
+    );
+    let job = Job::new(["/usr/bin/python3".into(), "-c".into(), script]);
+    let job = job.time_limit(Duration::from_secs(60));
+    let alone = free(&job, "a server of root's");
+    let managed = Under::budget(alone.peak / 3).run(&job);
+    managed.assert_same(&alone, "a server of root's");
+    managed.assert_paged_within_budget("a server of root's");
+    assert!(
+        !managed.run.stderr.contains("runs unmanaged"),
+        "{}",
+        managed.run.stderr
+    );
+}
+
+const CAP_SYS_PTRACE: u32 = 19;
+
+fn has_capability(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status
+        .split("CapEff:")
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .next();
+    u64::from_str_radix(effective.unwrap(), 16).unwrap() >> number & 1 == 1
+}
+
 #[test]
 fn children_made_by_system_calls() {
     if cannot_page() {

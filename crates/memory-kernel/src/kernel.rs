@@ -11,6 +11,7 @@ use ebb_sys::paging::{Entry, Kernel, Time};
 use ebb_sys::program::Gone;
 use ebb_sys::thread::{TaskName, Urgency};
 use ebb_sys::userfaultfd::Fault;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, MutexGuard};
@@ -145,6 +146,21 @@ impl<T: Threads> MemoryKernel<T> {
         tables.map(start, pages * PAGE, 3, false);
         drop(tables);
         self.tell(woken);
+    }
+
+    /// The program unmaps memory without libc, and memory of the pager's own is mapped into the hole.
+    pub fn replace_by_own(&self, start: usize, len: usize) {
+        let mut tables = self.lock();
+        let woken = tables.unmap(start, len);
+        tables.map(start, len, 3, true);
+        drop(tables);
+        self.tell(woken);
+    }
+
+    /// Whether missing pages of this memory are faults.
+    pub fn is_registered(&self, address: usize) -> bool {
+        let mapping = self.lock().mappings.get(&address).copied();
+        mapping.is_some_and(|mapping| mapping.registered)
     }
 
     /// Pins a page, as a transfer of a device does, or ends that.
@@ -433,6 +449,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
 
     fn open(&self) -> Result<(), String> {
+        Ok(())
+    }
+    fn open_given(&self, _: [OwnedFd; 3]) -> Result<(), String> {
         Ok(())
     }
     fn faults(&self) -> Option<BorrowedFd<'_>> {
@@ -747,10 +766,30 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         // Host addresses, which are far from those of the program; the same in each run, if they are free.
         let mut tables = self.lock();
         let wanted = tables.fresh_own(len);
-        let start =
-            ebb_sys::memory::reserve_at(wanted, len).or_else(|_| ebb_sys::memory::reserve(len))?;
+        let start = reserve_at(wanted, len).or_else(|_| ebb_sys::memory::reserve(len))?;
         tables.map(start, len, 3, true);
         Ok(start)
+    }
+    fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
+        let start = self.reserve(len)?;
+        // SAFETY: advice that changes no content.
+        unsafe { self.madvise(start, len, libc::MADV_DONTFORK)? };
+        Ok(start)
+    }
+    fn apart_from_own<R>(
+        &self,
+        range: Range<usize>,
+        act: impl FnOnce() -> R,
+    ) -> Result<R, Range<usize>> {
+        let first_own = {
+            let tables = self.lock();
+            let mut mapped = tables.mappings.range(range);
+            mapped.find(|(_, mapping)| mapping.own).map(|(at, _)| *at)
+        };
+        match first_own {
+            Some(at) => Err(at..at + PAGE),
+            None => Ok(act()),
+        }
     }
     unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool {
         let first = runs.first().map_or(0, |run| run.0);
@@ -811,4 +850,17 @@ impl MemoryKernel<crate::alone::Alone> {
 fn answer((done, result): Done) -> u64 {
     let error = result.err().map_or(0, |error| error.0 as u64);
     (done / PAGE) as u64 | error << 32
+}
+
+/// Memory of the host at this address, if nothing is there.
+fn reserve_at(at: usize, len: usize) -> Result<usize, Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let flags = private | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: refused where something is mapped.
+    let start = unsafe { libc::mmap(at as *mut _, len, prot, flags, -1, 0) };
+    match start {
+        libc::MAP_FAILED => Err(Errno(libc::ENOMEM)),
+        start => Ok(start.addr()),
+    }
 }

@@ -60,6 +60,13 @@ pub fn release_to_program(start: usize, len: usize) {
     PAGER.release_to_program(start, len);
 }
 
+/// The calling thread is about to change its user or groups.
+pub fn user_will_change() {
+    if !PAGER.is_child() {
+        PAGER.prepare_user_change();
+    }
+}
+
 /// The calling thread changed its user or groups. A child that shares our memory did so for itself.
 pub fn user_changed() {
     if PAGER.is_child() {

@@ -15,6 +15,7 @@
 //! - numbers and types without a question: page size, rounding, [`Errno`]
 //! - `robust` locks of children that share memory, which are words of that memory
 
+use crate::memory::own::OWN;
 use crate::memory_file::MemoryFile;
 use crate::pagemap::{Mapped, PageMapFile};
 use crate::program::{self, Gone};
@@ -22,6 +23,7 @@ pub use crate::thread::Entry;
 use crate::thread::{self, TaskName, Urgency};
 use crate::userfaultfd::{Fault, Userfaultfd};
 use crate::{Errno, clock, credentials, futex, heap, memory, proc, raw, secret, stack};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -129,6 +131,8 @@ pub trait Kernel: Sync + Sized + 'static {
 
     /// Opens the descriptors, those of this process.
     fn open(&self) -> Result<(), String>;
+    /// The same where somebody else opened `/dev/userfaultfd`, `/proc/self/pagemap` and `/proc/self/mem` for it.
+    fn open_given(&self, given: [OwnedFd; 3]) -> Result<(), String>;
     /// The descriptor that faults come from, to be given to the supervisor.
     fn faults(&self) -> Option<BorrowedFd<'_>>;
     /// Reads faults, as many as there are and fit; does not wait.
@@ -229,8 +233,17 @@ pub trait Kernel: Sync + Sized + 'static {
     fn mlockall(&self, flags: i32) -> Result<(), Errno>;
     /// `munlockall(2)`.
     fn munlockall(&self) -> Result<(), Errno>;
-    /// New memory of the pager's own.
+    /// New memory of the pager's own; a forked child has none of it.
+    fn reserve_alone(&self, len: usize) -> Result<usize, Errno>;
+    /// The same, which the child has too.
     fn reserve(&self, len: usize) -> Result<usize, Errno>;
+    /// Calls `act` while no memory of ours is mapped, if none lies in `range`; else the first part that does.
+    /// `act` allocates nothing.
+    fn apart_from_own<T>(
+        &self,
+        range: Range<usize>,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, Range<usize>>;
     /// Drops runs of pages, (address, bytes), with one flush for all; whether all went.
     ///
     /// # Safety
@@ -282,6 +295,13 @@ impl SystemKernel {
         Self {
             descriptors: AtomicPtr::new(null_mut()),
         }
+    }
+
+    fn has_opened(&self, descriptors: Descriptors) {
+        // Locks on memory are not inherited. Where it was never forked this changes nothing.
+        secret::relock();
+        let opened = Box::leak(Box::new(descriptors));
+        self.descriptors.store(opened, Ordering::Release);
     }
 
     #[inline(always)]
@@ -447,18 +467,24 @@ impl Kernel for SystemKernel {
     }
 
     fn open(&self) -> Result<(), String> {
-        // Locks on memory are not inherited. Where it was never forked this changes nothing.
-        secret::relock();
         let fault = Userfaultfd::open().map_err(|e| e.to_string())?;
         let pagemap =
             PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
         let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
-        let opened = Box::leak(Box::new(Descriptors {
+        self.has_opened(Descriptors {
             fault,
             pagemap,
             memory,
-        }));
-        self.descriptors.store(opened, Ordering::Release);
+        });
+        Ok(())
+    }
+    fn open_given(&self, [device, pagemap, memory]: [OwnedFd; 3]) -> Result<(), String> {
+        let fault = Userfaultfd::open_through(&device.into()).map_err(|e| e.to_string())?;
+        self.has_opened(Descriptors {
+            fault,
+            pagemap: PageMapFile::given(pagemap),
+            memory: MemoryFile::given(memory),
+        });
         Ok(())
     }
     fn faults(&self) -> Option<BorrowedFd<'_>> {
@@ -588,8 +614,18 @@ impl Kernel for SystemKernel {
     fn munlockall(&self) -> Result<(), Errno> {
         memory::munlockall()
     }
+    fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
+        memory::reserve_alone(len)
+    }
     fn reserve(&self, len: usize) -> Result<usize, Errno> {
         memory::reserve(len)
+    }
+    fn apart_from_own<T>(
+        &self,
+        range: Range<usize>,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, Range<usize>> {
+        OWN.apart(range, act)
     }
     #[inline]
     unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool {

@@ -46,7 +46,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping made by `map`; nothing refers to it after the drop.
-        let _ = unsafe { memory::munmap(self.base, self.len) };
+        let _ = unsafe { memory::release(self.base, self.len) };
     }
 }
 

@@ -7,8 +7,9 @@
 //! ```text
 //! supervisor   starts it when the first member pages; sends it, for each member that pages, a packet with
 //!              three descriptors: userfaultfd, pidfd of the program, pidfd of the helper
-//! guard        forgets a member whose program has ended, or has become another program
-//!              once the supervisor is gone: kills the program of each helper that is gone
+//! guard        forgets a member when its program and its helper have ended, or the program has become another
+//!              once the supervisor is gone: kills the program of each helper that is gone, and each helper that
+//!              is left over: a program that is killed may hold a lock for which its helper waits
 //!              ends when the supervisor and all members are gone
 //! ```
 //! It has a group and a name of its own, so that what is aimed at the others does not meet it.
@@ -19,12 +20,16 @@
 use crate::protocol;
 use ebb_sys::proc;
 use ebb_sys::userfaultfd::Userfaultfd;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long a helper has to end by itself once its program has.
+pub(crate) const GRACE: Duration = Duration::from_millis(250);
 
 /// Starts a process that calls [`guard`] with this socket; returns its number in the system.
 pub type Launcher = Box<dyn FnMut(OwnedFd) -> io::Result<u32> + Send>;
@@ -34,6 +39,8 @@ pub type Launcher = Box<dyn FnMut(OwnedFd) -> io::Result<u32> + Send>;
 pub(crate) struct Guard {
     launcher: Option<Launcher>,
     running: Option<(u32, OwnedFd)>,
+    /// Guards that ended so far: the number of the one that runs, or is to run.
+    number: u32,
 }
 
 impl Guard {
@@ -41,7 +48,30 @@ impl Guard {
         Self {
             launcher,
             running: None,
+            number: 0,
         }
+    }
+
+    /// The number of the guard that runs or is to run. It changes when one ends: the next knows no member yet.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Sees whether it was killed.
+    pub fn notice_end(&mut self) {
+        let Some((_, socket)) = &self.running else {
+            return;
+        };
+        let mut all = [PollFd::new(socket, PollFlags::empty())];
+        let now = Timespec::default();
+        if poll(&mut all, Some(&now)).is_ok_and(|ready| ready > 0) {
+            self.ended();
+        }
+    }
+
+    fn ended(&mut self) {
+        self.running = None;
+        self.number += 1;
     }
 
     /// The guard's process.
@@ -49,12 +79,16 @@ impl Guard {
         self.running.as_ref().map(|(pid, _)| *pid)
     }
 
-    /// Whether a member is guarded from now on; if not, it is worth trying later.
+    /// Whether a member is guarded from now on; if not, the attempt is repeated later.
     pub fn add(&mut self, memory: &Userfaultfd, program: &OwnedFd, helper: &OwnedFd) -> bool {
         if self.running.is_none()
             && let Some(launcher) = &mut self.launcher
         {
             self.running = start(launcher).ok();
+            if self.running.is_none() {
+                // The next attempt would be no better.
+                self.launcher = None;
+            }
         }
         let Some((_, socket)) = &self.running else {
             // Without it all else works.
@@ -65,9 +99,9 @@ impl Guard {
             Ok(()) => true,
             Err(Errno::AGAIN) => false,
             Err(_) => {
-                // It was killed: another takes its place with the next member.
-                self.running = None;
-                true
+                // It was killed: another takes its place, and is told of all.
+                self.ended();
+                false
             }
         }
     }
@@ -89,6 +123,9 @@ struct Guarded {
     program: OwnedFd,
     helper: OwnedFd,
     helper_ended: bool,
+    program_ended: bool,
+    /// The program has ended without a supervisor: the helper is killed then.
+    helper_due: Option<Instant>,
     /// The program is being killed: the memory is held until it is dead.
     killed: bool,
 }
@@ -101,8 +138,45 @@ impl Guarded {
             program,
             helper,
             helper_ended: false,
+            program_ended: false,
+            helper_due: None,
             killed: false,
         })
+    }
+
+    /// Sees who of the two has ended, and what is to be done about it; whether it is still to be guarded.
+    fn attend(&mut self, supervised: bool) -> bool {
+        self.program_ended |= proc::has_ended(&self.program);
+        self.helper_ended |= proc::has_ended(&self.helper);
+        match (self.program_ended, self.helper_ended) {
+            (true, true) => false,
+            (true, false) => {
+                if !supervised {
+                    self.end_helper();
+                }
+                true
+            }
+            (false, false) => true,
+            (false, true) => {
+                let in_use = self.memory.is_used();
+                if in_use && !supervised && !self.killed {
+                    self.killed = true;
+                    self.end();
+                }
+                in_use
+            }
+        }
+    }
+
+    /// The helper has a moment to end by itself.
+    fn end_helper(&mut self) {
+        let now = Instant::now();
+        let due = *self.helper_due.get_or_insert(now + GRACE);
+        if due <= now {
+            // It has ended just now, or is killed.
+            let _ = pidfd_send_signal(&self.helper, Signal::KILL);
+            self.helper_due = Some(now + GRACE);
+        }
     }
 
     /// Kills the program: its helper is gone, and nobody can bring back what is out.
@@ -137,36 +211,27 @@ pub fn guard(supervisor: OwnedFd) -> io::Result<()> {
                 Ok(_) | Err(_) => supervisor = None,
             }
         }
-        members.retain_mut(|member| {
-            if proc::has_ended(&member.program) {
-                return false;
-            }
-            member.helper_ended |= proc::has_ended(&member.helper);
-            if !member.helper_ended {
-                return true;
-            }
-            let in_use = member.memory.is_used();
-            if in_use && supervisor.is_none() && !member.killed {
-                member.killed = true;
-                member.end();
-            }
-            in_use
-        });
+        members.retain_mut(|member| member.attend(supervisor.is_some()));
     }
     Ok(())
 }
 
-/// Waits until the supervisor says something, or somebody ends.
+/// Waits until the supervisor says something, somebody ends, or a helper is due.
 fn wait(supervisor: Option<&OwnedFd>, members: &[Guarded]) -> io::Result<()> {
-    let living = members.iter().filter(|member| !member.helper_ended);
-    let programs = members.iter().map(|member| &member.program);
+    let helpers = members.iter().filter(|member| !member.helper_ended);
+    let programs = members.iter().filter(|member| !member.program_ended);
     let mut all: Vec<PollFd<'_>> = supervisor
         .into_iter()
-        .chain(programs)
-        .chain(living.map(|member| &member.helper))
+        .chain(programs.map(|member| &member.program))
+        .chain(helpers.map(|member| &member.helper))
         .map(|fd| PollFd::new(fd, PollFlags::IN))
         .collect();
-    match poll(&mut all, None) {
+    let due = members.iter().filter_map(|member| member.helper_due).min();
+    let until_due = due.and_then(|due| {
+        let left = due.saturating_duration_since(Instant::now());
+        Timespec::try_from(left).ok()
+    });
+    match poll(&mut all, until_due.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
     }

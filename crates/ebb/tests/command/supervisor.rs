@@ -176,7 +176,7 @@ fn grows_while_the_supervisor_is_stopped(program: &[&str], last: &str) {
 }
 
 /// `pkill -9 ebb` names both the supervisor and the helper. Nobody can bring back what is out then, so the program
-/// is ended; it never goes on with zeros.
+/// is ended; it never goes on with zeros. A guard that was killed before has a successor, which is told of all.
 #[test]
 fn without_supervisor_and_helper_a_program_is_ended() {
     if cannot_page() {
@@ -193,11 +193,23 @@ def is_helper(pid):
 children = open(f'/proc/{supervisor}/task/{supervisor}/children').read().split()
 helpers = [int(pid) for pid in children if is_helper(pid)]
 assert len(helpers) == 1, helpers
+def guards():
+    def is_guard(pid):
+        try: return open(f'/proc/{pid}/comm').read() == 'tide-guard\\n'
+        except OSError: return False
+    return [int(pid) for pid in os.listdir('/proc') if pid.isdigit() and is_guard(pid)
+            and open(f'/proc/{pid}/stat').read().split(') ')[1].split()[1] == str(supervisor)]
+if sys.argv[2] == 'guard before':
+    [guard] = guards()
+    os.kill(guard, signal.SIGKILL)
+    while guards() in ([], [guard]): time.sleep(0.05)
+    time.sleep(0.2)
+open(file + '.begun', 'w').close()
 for pid in [supervisor, helpers[0]] if sys.argv[2] == 'supervisor first' else [helpers[0], supervisor]:
     os.kill(pid, signal.SIGKILL)
 wrong = sum(d != str(i).encode() * 500 for i, d in enumerate(data))
 open(file, 'w').write(f'{wrong} wrong')";
-    for order in ["supervisor first", "helper first"] {
+    for order in ["supervisor first", "helper first", "guard before"] {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("checked");
         let pid = dir.path().join("pid");
@@ -212,6 +224,10 @@ open(file, 'w').write(f'{wrong} wrong')";
             .status()
             .unwrap();
         assert!(!killed.success());
+        assert!(
+            dir.path().join("checked.begun").exists(),
+            "{order}: no guard came"
+        );
         let program = fs::read_to_string(pid).unwrap();
         let program = format!("/proc/{}/stat", program.trim());
         let start = Instant::now();
@@ -225,5 +241,48 @@ open(file, 'w').write(f'{wrong} wrong')";
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(!file.exists(), "{order}: {:?}", fs::read_to_string(file));
+    }
+}
+
+/// A program may be killed while it holds a lock for which its helper waits: then the helper, which is stopped here,
+/// does not end by itself. The guard ends it, as nobody else is left to do it.
+#[test]
+fn no_helper_is_left_over_without_a_supervisor() {
+    if cannot_page() {
+        return;
+    }
+    const STOPS: &str = "import os, signal
+signal.alarm(60)
+data = [str(i).encode() * 500 for i in range(16_000)]
+supervisor = os.getppid()
+def is_helper(pid):
+    try: return open(f'/proc/{pid}/comm').read() == 'ebb-helper\\n'
+    except OSError: return False
+children = open(f'/proc/{supervisor}/task/{supervisor}/children').read().split()
+[helper] = [int(pid) for pid in children if is_helper(pid)]
+print(helper, flush=True)
+os.kill(helper, signal.SIGSTOP)
+os.kill(supervisor, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)";
+    let mut run = Command::new("timeout")
+        .args(["-k", "2", "60"])
+        .arg(ebb())
+        .args(["run", "--memory", "40M", "python3", "-c", STOPS])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(run.stdout.take().unwrap()).lines();
+    let helper = out.next().unwrap().unwrap();
+    assert!(!run.wait().unwrap().success());
+    let start = Instant::now();
+    let stat = format!("/proc/{helper}/stat");
+    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z")) {
+        let waited = start.elapsed();
+        if waited > Duration::from_secs(20) {
+            let _ = Command::new("kill").args(["-9", &helper]).status();
+            panic!("helper {helper} is left over");
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -127,6 +127,20 @@ impl DeviceSet {
         lock(&self.inner)
     }
 
+    /// A device in use has a row and a place of its own, is known by its serial number, and marks keys where there are
+    /// keys; one that closes is in use no more.
+    pub fn check(&self) {
+        let inner = self.lock();
+        for attached in &inner.attached {
+            let same = |a: &&Attached| a.row == attached.row || a.id == attached.id;
+            assert_eq!(inner.attached.iter().filter(same).count(), 1);
+            assert_eq!(self.serial(attached.id), attached.serial);
+            assert_eq!(attached.marks.is_some(), self.keys.is_some());
+        }
+        let in_use = |closing: &Closing| inner.attached.iter().any(|a| a.serial == closing.serial);
+        assert!(!inner.closing.iter().any(in_use));
+    }
+
     /// In a forked child, before anything else is done with the devices: the same files by
     /// descriptors of its own, which the supervisor gives.
     pub fn reattach(&self, member: &Member) -> Result<(), String> {

@@ -184,7 +184,7 @@ impl<K: Kernel> Reclaimer<K> {
                 Some(unit) => self.takes(state, unit, how),
                 None => waiter
                     .filter(|_| nothing)
-                    .and_then(|w| self.choose_own(state, w, how)),
+                    .and_then(|w| self.choose_own(state, w, held.by_older, how)),
             };
             choice = taken.unwrap_or(choice);
         }
@@ -227,6 +227,7 @@ impl<K: Kernel> Reclaimer<K> {
             let free = victims & !held.all();
             if free == 0 {
                 passed.units.push(unit);
+                passed.by_older |= victims & held.firmly != 0;
                 let younger = victims & held.by_younger;
                 if younger != 0 {
                     passed.by_younger.get_or_insert((unit, way, younger));
@@ -241,8 +242,15 @@ impl<K: Kernel> Reclaimer<K> {
         Choice::LookOn
     }
 
-    /// Of the pages that who waits alone holds, the one on which it faulted longest ago.
-    fn choose_own(&self, state: &mut State, waiter: Waiter, how: How) -> Option<Choice> {
+    /// Of the pages that the waiting thread alone holds, the one on which it faulted longest ago. `by_older`: older
+    /// attempts hold pages.
+    fn choose_own(
+        &self,
+        state: &mut State,
+        waiter: Waiter,
+        by_older: bool,
+        how: How,
+    ) -> Option<Choice> {
         for page in state.pages.own(waiter) {
             let (unit, bit) = (page.unit(), 1 << page.within());
             let State { pages, ranges, .. } = &mut *state;
@@ -253,7 +261,7 @@ impl<K: Kernel> Reclaimer<K> {
             };
             let choice = self.takes(state, (unit, way, victims), how);
             if choice.is_some() {
-                state.pages.takes_own(waiter.thread, page);
+                state.pages.takes_own(waiter.thread, page, by_older);
                 return choice;
             }
         }
@@ -497,6 +505,8 @@ struct HeldUnits {
     units: ArrayVec<UnitNumber, LOOKS>,
     /// Pages of the first of them that attempts younger than the waiter's hold.
     by_younger: Option<Leave>,
+    /// Whether older attempts hold some.
+    by_older: bool,
 }
 
 /// Pages that left.

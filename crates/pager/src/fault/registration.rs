@@ -1,6 +1,9 @@
 //! Memory under the pager: ranges that the program maps or moves are registered with the system, and
 //! which of their pages are there is learnt from it.
 //!
+//! A hole that the program made without libc may hold memory of ours by now, which is never registered: a thread of
+//! ours would wait for itself to serve its fault (`ebb_sys::own`).
+//!
 //! The ranges themselves are noted by the hooks (`ranges`, `mmap`); nothing is evicted here.
 
 use crate::fault::fault_service::FaultService;
@@ -56,12 +59,27 @@ impl<K: Kernel> FaultService<K> {
     /// Registers one, or takes it off the list.
     fn register_range(&self, state: &mut State, range: &Range) -> Registered {
         let (start, len) = (range.start, range.end - range.start);
-        // SAFETY: advice that changes no content, here and below.
+        // SAFETY: advice that changes no content.
         let advise = |advice| unsafe { self.kernel.madvise(start, len, advice) };
-        // Huge pages would be filled behind our back, and pages that the kernel merges lose their protection.
-        let _ = advise(libc::MADV_NOHUGEPAGE);
-        let _ = advise(libc::MADV_UNMERGEABLE);
-        let registered = self.kernel.register(start, len);
+        let registered = self.kernel.apart_from_own(range.start..range.end, || {
+            // Huge pages would be filled behind our back, and pages that the kernel merges lose their protection.
+            let _ = advise(libc::MADV_NOHUGEPAGE);
+            let _ = advise(libc::MADV_UNMERGEABLE);
+            let registered = self.kernel.register(start, len);
+            if registered.is_ok() {
+                // A child of a system call that we do not see has no such memory, rather than zeros for pages
+                // that are out.
+                let _ = advise(libc::MADV_DONTFORK);
+            }
+            registered
+        });
+        let registered = match registered {
+            Ok(registered) => registered,
+            Err(ours) => {
+                self.forget_unmapped(state, ours.start, ours.end);
+                return Registered::Pieces;
+            }
+        };
         if registered == Err(Errno(libc::EINVAL))
             && self.forget_foreign(state, range.start, range.end)
         {
@@ -83,9 +101,6 @@ impl<K: Kernel> FaultService<K> {
             state.ranges.remove(range.start, range.end);
             return Registered::Nothing;
         }
-        // A child of a system call that we do not see has no such memory, rather than zeros for pages that
-        // are out.
-        let _ = advise(libc::MADV_DONTFORK);
         self.base.join_again(start, len);
         if !state.protection.is_alone() {
             // New, or moved by mremap, which leaves the protection behind.
@@ -109,10 +124,17 @@ impl<K: Kernel> FaultService<K> {
             let first = self.forget_foreign(state, start, middle);
             return self.forget_foreign(state, middle, end) || first;
         }
+        self.forget_unmapped(state, start, end);
+        true
+    }
+
+    /// Takes pages off the list that are the program's no more: it unmapped them without libc.
+    fn forget_unmapped(&self, state: &mut State, start: usize, end: usize) {
         state.pages.forget(Some(self.swap), self.cpu(), start, end);
         state.ranges.remove(start, end);
-        self.counters().map_disagrees.add(1);
-        true
+        self.counters()
+            .map_disagrees
+            .add(((end - start) / PAGE_SIZE) as u64);
     }
 
     /// Whether a page of a range is somewhere else than in memory.

@@ -11,7 +11,8 @@
 //! | fork stage | nobody forks; the child is starting |
 //! | vfork calls | nobody shares this memory yet; nothing is asked for |
 //! | growth | no thread waits |
-//! | lifecycle, heap break, user changes, registration, shared pages | copies |
+//! | lifecycle | a copy; its keeper's descriptors are still to be opened |
+//! | heap break, user changes, registration, shared pages | copies |
 //! | swap space | a reader of the parent's clusters, with keys and a generation of its own |
 
 use crate::fault::fault_service::FaultService;
@@ -60,6 +61,7 @@ impl<K: Kernel> Pager<K> {
         self.kernel.reset_in_child();
         self.vfork_calls.reset_in_child(&self.kernel);
         self.growth.reset_in_child();
+        self.lifecycle.reset_in_child();
     }
 
     /// In a forked child: forgets the content of what the program wanted it to have no copy of.

@@ -27,7 +27,16 @@ impl<K: Kernel> Pager<K> {
             let checking = check.is_some_and(|how| how != "end");
             self.lifecycle.check_for_tests(checking, auditing);
         }
-        self.kernel.open()?;
+        if !self.kernel.has_user(member.user()) && !member.serves_other_users() {
+            return Err(
+                "it has become another user, whose children cannot be served without CAP_SYS_PTRACE \
+                 and /dev/userfaultfd; start `ebb run` as that user"
+                    .into(),
+            );
+        }
+        if forked || !self.lifecycle.has_descriptors() {
+            self.open_descriptors(member)?;
+        }
         let context = Context::new(self.base(), member, swap_space);
         let faults = FaultService::new(Reclaimer::new(context));
         let keeper = Keeper::new(Box::leak(Box::new(faults)));
@@ -77,19 +86,17 @@ impl<K: Kernel> Pager<K> {
 }
 
 impl<K: Kernel> Keeper<K> {
-    /// The staging area. The limit is what others leave, this process among them until it charges for itself.
+    /// The staging area, of which a forked child makes one of its own. The limit is what others leave, this process among them until it charges for itself.
     fn make_staging(&self) -> Result<Staging, String> {
         let count = (self.member.budget() as usize / UNIT / 4).clamp(256, 32768);
         let bytes = count * UNIT_BYTES;
         let base = self
             .kernel
-            .reserve(bytes)
+            .reserve_alone(bytes)
             .map_err(|e| format!("no addresses for the staging area: {e}"))?;
         self.kernel
             .register(base, bytes)
             .map_err(|e| format!("cannot register the staging area: {e}"))?;
-        // SAFETY: advice that changes no content. A child makes a staging area of its own.
-        let _ = unsafe { self.kernel.madvise(base, bytes, libc::MADV_DONTFORK) };
         Ok(Staging::new(base, count))
     }
 }

@@ -73,6 +73,10 @@ impl<K: Kernel> Pager<K> {
             self.leave(None, HelperExit::Unmanaged)
         };
         let member: &'static Member = Box::leak(Box::new(member));
+        // Before the tree pages the program may give up the rights that this takes (`user_change`).
+        let opened = self.open_descriptors(member);
+        self.lifecycle
+            .opened_descriptors(&self.kernel, opened.is_ok());
         self.fork.watch(Some(member));
         self.notify_growth();
         self.vfork_calls.start(&self.kernel);
@@ -101,6 +105,17 @@ impl<K: Kernel> Pager<K> {
                 ));
                 self.give_up();
                 self.leave(Some(member), HelperExit::Unmanaged)
+            }
+        }
+    }
+
+    /// Opens the descriptors of this process's memory, or takes those that the supervisor gave.
+    pub fn open_descriptors(&self, member: &Member) -> Result<(), String> {
+        match member.take_memory_descriptors() {
+            None => self.kernel.open(),
+            Some(given) => {
+                let given = [given.device, given.pagemap, given.memory];
+                self.kernel.open_given(given)
             }
         }
     }

@@ -147,6 +147,9 @@ impl<K: Kernel> Keeper<K> {
         if self.base.lifecycle.is_checking() {
             state.check(&self.base.shared_pages);
             self.check_copies(&state);
+            self.services.check();
+            self.swap_space.devices.check();
+            self.base.vfork_calls.check();
         }
         if state.offer.may_be_asked(now) {
             self.publish_oldest(&state);

@@ -9,10 +9,13 @@
 //! needs. Order: the gate (keeper's work, fork), then the state, then the engine's own locks.
 
 use crate::process::fork_stage::ForkStage;
+use crate::process::growth::Growth;
+use crate::process::heap_break::HeapBreak;
 use crate::process::lifecycle::Lifecycle;
-use crate::process::requests::{Growth, HeapBreak, Registration, UserChanges};
+use crate::process::registration_requests::Registration;
 use crate::process::shared_pages::SharedPages;
 use crate::process::state::State;
+use crate::process::user_changes::UserChanges;
 use crate::process::vfork_calls::VforkCalls;
 use ebb_engine::Cpu;
 use ebb_engine::sync::{self, Mutex, MutexGuard};

@@ -13,6 +13,11 @@ const HAS_KEEPER: u32 = 1;
 /// There can be none: the process is not in a tree, or none can be started.
 const NEVER_A_KEEPER: u32 = 2;
 
+/// The states of the descriptors that paging needs: the keeper has not tried to open them, has them, has none.
+const UNTRIED: u32 = 0;
+const OPEN: u32 = 1;
+const REFUSED: u32 = 2;
+
 /// Where threads of ours start.
 #[derive(Clone, Copy)]
 pub struct Entries {
@@ -32,6 +37,8 @@ pub struct Lifecycle {
     keeper: AtomicU32,
     /// The keeper's task, by its number in the system. A forked child finds its parent's here.
     keeper_task: AtomicU32,
+    /// The states of the keeper's descriptors before the process pages; threads wait for a change.
+    descriptors: AtomicU32,
     /// For tests: all invariants are checked again and again while the program runs.
     checking: AtomicBool,
     /// For tests: memory is compared with the page map when the program has let it go
@@ -49,6 +56,7 @@ impl Lifecycle {
             entries: OnceLock::new(),
             keeper: AtomicU32::new(NO_KEEPER),
             keeper_task: AtomicU32::new(0),
+            descriptors: AtomicU32::new(UNTRIED),
             checking: AtomicBool::new(false),
             auditing: AtomicBool::new(false),
             standard_error: OnceLock::new(),
@@ -150,6 +158,35 @@ impl Lifecycle {
     /// Whether there is a keeper, or in a forked child: its parent had one.
     pub fn had_keeper(&self) -> bool {
         self.keeper.load(SeqCst) == HAS_KEEPER
+    }
+
+    /// In the keeper: it has its descriptors, or was refused.
+    pub fn opened_descriptors(&self, kernel: &impl Kernel, all: bool) {
+        self.descriptors
+            .store(if all { OPEN } else { REFUSED }, SeqCst);
+        kernel.wake_word(&self.descriptors, i32::MAX);
+    }
+
+    /// Whether the keeper has its descriptors.
+    pub fn has_descriptors(&self) -> bool {
+        self.descriptors.load(SeqCst) == OPEN
+    }
+
+    /// Waits, for so long at most, until the keeper has tried to open its descriptors.
+    pub fn wait_for_descriptors(&self, kernel: &impl Kernel, most: Duration) {
+        const LOOK: Duration = Duration::from_millis(20);
+        let end = kernel.now() + most;
+        while self.descriptors.load(SeqCst) == UNTRIED
+            && kernel.helper_lives()
+            && kernel.now() < end
+        {
+            kernel.wait_word(&self.descriptors, UNTRIED, Some(LOOK));
+        }
+    }
+
+    /// In a forked child: the keeper that is to come opens its own.
+    pub fn reset_in_child(&self) {
+        self.descriptors.store(UNTRIED, SeqCst);
     }
 
     /// Tests want checks: all invariants again and again, and a look at memory when the program has let it go.

@@ -203,6 +203,13 @@ impl<K: Kernel> Services<K> {
         service.until_woken(self.kernel);
     }
 
+    /// Once they are started: one is awake at least, and a thread is awake or asleep.
+    pub fn check(&self) {
+        let awake = self.awake.load(SeqCst);
+        assert!((1..=self.threads.len()).contains(&awake), "{awake} awake");
+        assert!(self.threads.iter().all(|t| t.awake.load(SeqCst) <= 1));
+    }
+
     /// The one that serves a processor.
     pub fn on_cpu(&self, cpu: usize) -> Option<&Service> {
         self.threads.iter().find(|t| t.cpu.load(SeqCst) == cpu)

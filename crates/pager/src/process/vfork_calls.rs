@@ -139,6 +139,14 @@ impl VforkCalls {
         self.pages.load(SeqCst)
     }
 
+    /// A slot is in a stage that there is, and a note has pages.
+    pub fn check(&self) {
+        let stages = |slot: &CallSlot| slot.stage.load(SeqCst) <= ANSWERED;
+        assert!(self.slots.iter().all(stages));
+        let mut notes = self.unmanaged.iter().map(|note| note.load(SeqCst));
+        assert!(notes.all(|note| note == 0 || note >> COUNT_AT > 0));
+    }
+
     /// From now on children that share this memory are known. Where the system refuses a page they are not.
     pub fn begin(&self, kernel: &impl Kernel) {
         let Ok(page) = kernel.reserve(PAGE_SIZE) else {

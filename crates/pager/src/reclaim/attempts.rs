@@ -11,8 +11,8 @@
 //!
 //! - Pages that no attempt holds leave first, in their turn.
 //! - A thread that waits for room, and finds all held, takes from a *younger* attempt. If there is none, it takes of
-//!   its own pages the one on which it faulted longest ago, which then counts as new. If there is none either, it
-//!   waits. From older ones it takes nothing.
+//!   its own pages the one on which it faulted longest ago. If there is none either, it waits. From older ones it
+//!   takes nothing. A page of its own that it took counts as new, unless older attempts hold some.
 //! - Room that is made for no thread here (ahead of need, for other processes, before a fork) takes no held page. For
 //!   them a wait holds no longer than a span, so no two processes wait for each other for ever.
 //! - A page that is missing again after the span was perhaps taken too early: the span doubles. It differs from
@@ -22,12 +22,14 @@
 //! **Why every instruction gets done.** It needs no more than [`PAGES`] pages, and no more than the process may have
 //! in memory. A thread that was served gets a processor within the longest span. While a thread is at one instruction
 //! it faults on the pages of that alone. Of the known pages, those on which it faulted longest ago are forgotten and
-//! taken first. So each page of the instruction is forgotten, or taken by its own thread, at most once. The span
-//! grows until the thread has its processor in time, and after that the attempt stays in force and keeps its age.
-//! Later attempts are younger. An older attempt gets younger as its thread comes to other pages. Else it is in force
-//! no longer, or at one instruction. So in the end this attempt is the oldest, if older ones get done; and the oldest
-//! gets done. No thread takes from it, so it faults once for each page of the instruction. It finds room each time,
-//! with others or with a page of its own that the instruction does not need. Then all are there.
+//! taken first. While older attempts hold pages, the frames that are left may be too few for the instruction: its
+//! pages may take each other's frame, and the attempt keeps its age. While none does, all frames are there for the
+//! thread. So each page of the instruction is forgotten, or counts as new, at most once. The span grows until the
+//! thread has its processor in time, and after that the attempt stays in force and keeps its age. Later attempts are
+//! younger. An older attempt gets younger as its thread comes to other pages. Else it is in force no longer, or at
+//! one instruction. So in the end this attempt is the oldest, if older ones get done; and the oldest gets done. No
+//! thread takes from it, so it faults once for each page of the instruction. It finds room each time, with others or
+//! with a page of its own that the instruction does not need. Then all are there.
 //!
 //! **How many pages.** On x86-64 code 2, stack 2, a source and a destination 2 each; the state of the
 //! vector and matrix units, which a signal's frame holds, 4; rseq's area and what it names 3. Strings,
@@ -242,8 +244,11 @@ impl Attempts {
         held
     }
 
-    /// A page of its own is taken for a thread.
-    pub fn takes_own(&mut self, thread: u32, page: PageNumber) {
+    /// A page of its own is taken for a thread. `by_older`: older attempts hold pages.
+    pub fn takes_own(&mut self, thread: u32, page: PageNumber, by_older: bool) {
+        if by_older {
+            return;
+        }
         let attempt = self.threads.get_mut(&thread);
         let pages = attempt.into_iter().flat_map(|attempt| &mut attempt.pages);
         self.numbers += 1;
@@ -546,7 +551,7 @@ mod tests {
             if self.plain {
                 return self.there.front().copied();
             }
-            let mut younger = None;
+            let (mut younger, mut by_older) = (None, false);
             for &page in &self.there {
                 let unit = page.unit();
                 let held = self.attempts.look(&mut self.map, unit, Some(who), self.now);
@@ -557,6 +562,7 @@ mod tests {
                 if held.by_younger & bit != 0 {
                     younger = younger.or(Some(page));
                 }
+                by_older |= held.firmly & bit != 0;
             }
             younger.or_else(|| {
                 let (attempts, map) = (&self.attempts, &mut self.map);
@@ -564,7 +570,7 @@ mod tests {
                     let held = attempts.look(map, page.unit(), Some(who), self.now);
                     self.there.contains(page) && held.own & 1 << page.within() != 0
                 })?;
-                self.attempts.takes_own(who.thread, own);
+                self.attempts.takes_own(who.thread, own, by_older);
                 Some(own)
             })
         }
@@ -614,6 +620,39 @@ mod tests {
             for _ in 0..4 {
                 prop_assert!(machine.until_all_get_on(&steps, 200_000).is_some());
             }
+        }
+    }
+
+    /// A thread whose instruction needs both frames, beside three whose instructions need one each: when it took its
+    /// own pages they counted as new, and it was the youngest for ever.
+    #[test]
+    fn a_thread_keeps_its_age_while_older_ones_leave_it_too_few_frames() {
+        let programs = [
+            vec![vec![5], vec![0, 5]],
+            vec![vec![1]],
+            vec![vec![2]],
+            vec![vec![2]],
+        ];
+        let steps = [
+            (3, 33),
+            (0, 129),
+            (3, 137),
+            (0, 154),
+            (2, 40),
+            (2, 145),
+            (0, 68),
+            (3, 128),
+            (0, 113),
+            (1, 127),
+        ];
+        let runs = steps.map(|(thread, pause)| (thread, false, pause));
+        let serves = steps.map(|(thread, _)| (thread, true, 0));
+        let between = [(3, true, 88), (1, true, 72)];
+        let both = runs.into_iter().zip(serves).flat_map(<[_; 2]>::from);
+        let steps: Vec<_> = runs.into_iter().chain(between).chain(both).collect();
+        let mut machine = Machine::new(2, &programs);
+        for _ in 0..100 {
+            assert!(machine.until_all_get_on(&steps, 20_000).is_some());
         }
     }
 

@@ -239,8 +239,8 @@ impl Pages {
     }
 
     /// A page of its own is taken for a thread.
-    pub fn takes_own(&mut self, thread: u32, page: PageNumber) {
-        self.attempts.takes_own(thread, page);
+    pub fn takes_own(&mut self, thread: u32, page: PageNumber, by_older: bool) {
+        self.attempts.takes_own(thread, page, by_older);
     }
 
     /// Faults on pages that were new to their threads.

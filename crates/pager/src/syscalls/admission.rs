@@ -30,8 +30,9 @@ const MEASURE_EVERY: usize = 256 << 10;
 const MEASURE_EVERY_WATCHED: usize = 4 << 20;
 /// How often it is seen whether the tree still holds back.
 const RECHECK: Duration = Duration::from_millis(20);
-/// How long it waits in all. A supervisor that does not come in this time is gone.
-const WAIT_MAX: Duration = Duration::from_secs(2);
+/// How long it waits in all. A supervisor that does not come in this time is stopped: on a crowded machine it may take
+/// seconds. The end of one is noticed at once.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl<K: Kernel> Pager<K> {
     /// The process is in the tree by now, or pages, or never will.

@@ -6,7 +6,11 @@
 //! read take its place, before the program's code goes on as the new user.
 //!
 //! # Protocol
-//! The program's thread, after the change: makes a change of [`UserChanges`](crate::process::requests::UserChanges) and waits until the keeper, whose
+//! The program's thread, before a change by which it may give up root: where the process does not page yet, it has a
+//! keeper started that joins the tree and opens the descriptors of memory, as only root may do. So a program that
+//! begins as root and goes on as another user, as servers do, pages like any other.
+//!
+//! The program's thread, after the change: makes a change of [`UserChanges`](crate::process::user_changes::UserChanges) and waits until the keeper, whose
 //! descriptors they are, has followed it. The keeper asks the supervisor for the devices again, which judges
 //! by the process's real, effective and saved users ([`Member`]'s `attach`). A process that can become the tree's
 //! user again gets the former ones. A process that does not get them is ended, but where there is no supervisor.
@@ -18,8 +22,25 @@ use crate::fault::fault_service::FaultService;
 use crate::pager::Pager;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
+use std::time::Duration;
+
+/// How long a change of user waits for the keeper's descriptors.
+const DESCRIPTORS: Duration = Duration::from_secs(2);
 
 impl<K: Kernel> Pager<K> {
+    /// The calling thread is about to change its user or groups.
+    pub fn prepare_user_change(&'static self) {
+        let pages = self.process().is_some();
+        if pages || !self.wanted() || !self.kernel.has_user(0) {
+            return;
+        }
+        self.start_first_keeper();
+        if self.lifecycle.had_keeper() {
+            self.lifecycle
+                .wait_for_descriptors(&self.kernel, DESCRIPTORS);
+        }
+    }
+
     /// The calling thread is another user by now, as are all others.
     pub fn user_gave_up(&'static self) {
         let Some(process) = self.process() else {

@@ -33,6 +33,32 @@ fn registration_learns_which_pages_are_there() {
     machine.check();
 }
 
+/// A thread of the pager's that waited for its own memory would wait for itself.
+#[test]
+fn memory_of_the_pager_in_a_hole_is_not_registered() {
+    let mut machine = Machine::new(2048);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let start = machine.mmap_unregistered(64, flags);
+    let (hole, end) = (start + 16 * PAGE, start + 24 * PAGE);
+    machine.kernel.replace_by_own(hole, end - hole);
+    machine.process.register_new();
+    for i in 0..64 {
+        let at = start + i * PAGE;
+        let own = (hole..end).contains(&at);
+        assert_eq!(machine.kernel.is_registered(at), !own, "page {i}");
+        assert_eq!(
+            machine.process.lock().ranges.find(at).is_some(),
+            !own,
+            "page {i}"
+        );
+    }
+    machine.write(start, 1);
+    machine.write(end, 2);
+    machine.evict(start);
+    machine.read_all();
+    machine.check();
+}
+
 #[test]
 fn a_peer_that_asks_gets_cold_memory() {
     let mut machine = Machine::new(4096);

@@ -187,6 +187,8 @@ impl Machine {
         self.process.release_overdraft(&mut state);
         state.check(&self.pager.shared_pages);
         self.process.check_copies(&state);
+        self.process.swap_space.devices.check();
+        self.pager.vfork_calls.check();
         let used = self.process.used(&state);
         assert!(state.charge.over(used) <= 0, "more is used than is charged");
         assert!(self.process.member.charged() <= self.process.member.limit());

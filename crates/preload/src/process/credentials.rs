@@ -58,6 +58,7 @@ unsafe fn change<F: Copy>(next: &DlsymNext<F>, call: impl FnOnce(F) -> c_int) ->
         unsafe { *libc::__errno_location() = libc::ENOSYS };
         return -1;
     };
+    hooks::user_will_change();
     let result = call(function);
     if result == 0 {
         hooks::user_changed();

@@ -18,14 +18,14 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use ebb_pager::hooks;
 use ebb_sys::heap::InternalHeap;
 use ebb_sys::signal::Blocked;
 use ebb_sys::syscall_trap::{self, Call, Copied, Forking};
-use ebb_sys::{futex, memory, raw, stack, thread};
+use ebb_sys::{futex, memory, raw, stack};
 
 use crate::symbols::dlsym_next::DlsymNext;
 
@@ -69,19 +69,27 @@ pub fn register() {
     unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
 }
 
-/// The thread whose turn it is to fork, by its number in the system; 0 nobody's.
+/// 1: it is some thread's turn to fork.
 static TURN: AtomicU32 = AtomicU32::new(0);
+/// That thread. Known by where its `errno` lies: a filter of the program's may not let it ask for its number.
+static FORKER: AtomicUsize = AtomicUsize::new(0);
 /// It holds the locks, without a trap.
 static HOLDS: AtomicBool = AtomicBool::new(false);
 
 fn take_turn() {
-    let own = thread::id();
-    while let Err(other) = TURN.compare_exchange(0, own, SeqCst, SeqCst) {
-        futex::wait(&TURN, other, Some(Duration::from_millis(1)), false);
+    while TURN.swap(1, SeqCst) != 0 {
+        futex::wait(&TURN, 1, Some(Duration::from_millis(1)), false);
     }
+    FORKER.store(own_errno(), SeqCst);
+}
+
+fn own_errno() -> usize {
+    // SAFETY: asks for an address alone.
+    unsafe { libc::__errno_location() as usize }
 }
 
 extern "C" fn end_turn() {
+    FORKER.store(0, SeqCst);
     TURN.store(0, SeqCst);
     futex::wake(&TURN, 1, false);
 }
@@ -151,7 +159,7 @@ unsafe extern "C" fn after_in_parent() {
 /// After libc's part, in the parent; `child`: what the fork answered, where that is known. A caught call is finished
 /// by then, and the turn another's, perhaps. `errno` stays what libc made it.
 unsafe fn finish_in_parent(child: Option<i32>) {
-    if TURN.load(SeqCst) != thread::id() {
+    if FORKER.load(SeqCst) != own_errno() {
         return;
     }
     // SAFETY: the location is this thread's.
@@ -201,7 +209,7 @@ unsafe fn hold() {
 unsafe fn release_in_parent(child: Option<i32>) {
     // SAFETY: `hold` took the locks, on this thread.
     unsafe {
-        InternalHeap::unlock_after_fork();
+        InternalHeap::unlock_in_parent();
         hooks::after_fork_parent(child);
         ebb_malloc_after_fork();
     }
@@ -210,10 +218,11 @@ unsafe fn release_in_parent(child: Option<i32>) {
 /// The first in a child.
 unsafe fn begin_child() {
     HOLDS.store(false, SeqCst);
+    FORKER.store(0, SeqCst);
     TURN.store(0, SeqCst);
     // SAFETY: the copy of this thread took the locks.
     unsafe {
-        InternalHeap::unlock_after_fork();
+        InternalHeap::unlock_in_child();
         hooks::after_fork_child();
         ebb_malloc_after_fork();
     }
@@ -232,6 +241,7 @@ unsafe fn copy(call: Call) -> Copied {
         hold();
         let result = request.make();
         if result == 0 {
+            request.name_clear_tid();
             begin_child();
             request.store_in_child();
             return Copied {
@@ -281,11 +291,12 @@ struct Request {
 /// The kernel has no more PID namespaces in each other.
 const NUMBERS: usize = 32;
 
-/// Written by the kernel in the program's stead.
-struct Words(UnsafeCell<[u32; 2]>);
+/// Written by the kernel in the program's stead: the child's number and its pidfd for the parent, and in the child its
+/// number.
+struct Words(UnsafeCell<[u32; 3]>);
 // SAFETY: only the thread whose turn it is uses them.
 unsafe impl Sync for Words {}
-static WORDS: Words = Words(UnsafeCell::new([0; 2]));
+static WORDS: Words = Words(UnsafeCell::new([0; 3]));
 
 const SETTLS: u64 = libc::CLONE_SETTLS as u64;
 const PARENT_SETTID: u64 = libc::CLONE_PARENT_SETTID as u64;
@@ -377,8 +388,9 @@ impl Request {
         }
         let words = WORDS.0.get() as u64;
         let mut args = wanted;
-        args.flags &= !(SETTLS | CHILD_SETTID);
-        (args.parent_tid, args.pidfd) = (words, words + 4);
+        args.flags &= !(SETTLS | CHILD_CLEARTID);
+        args.flags |= CHILD_SETTID;
+        (args.parent_tid, args.pidfd, args.child_tid) = (words, words + 4, words + 8);
         (args.stack, args.stack_size, args.tls) = (0, 0, 0);
         Some(Self {
             args,
@@ -419,7 +431,7 @@ impl Request {
     }
 
     /// Stores what the kernel would have, from what it was given instead.
-    fn store_in_parent(&self, [tid, pidfd]: [u32; 2]) {
+    fn store_in_parent(&self, [tid, pidfd, _]: [u32; 3]) {
         let stores = [
             (PARENT_SETTID, self.wanted.parent_tid, tid),
             (PIDFD, self.wanted.pidfd, pidfd),
@@ -429,12 +441,22 @@ impl Request {
         }
     }
 
+    /// In the child, first: the word that the kernel clears at its end, by which its helper learns of that.
+    unsafe fn name_clear_tid(&self) {
+        if self.asks(CHILD_CLEARTID) {
+            let args = [self.wanted.child_tid as c_long, 0, 0, 0, 0, 0];
+            // SAFETY: names a word, to be cleared and woken when the thread ends.
+            unsafe { raw::call(libc::SYS_set_tid_address, args) };
+        }
+    }
+
     /// The same in the child, and its thread-locals.
     unsafe fn store_in_child(&self) {
         const SET_FS: c_long = 0x1002;
         if self.asks(CHILD_SETTID) {
-            let id = thread::id().to_ne_bytes();
-            let _ = memory::write_own(self.wanted.child_tid as usize, &id);
+            // SAFETY: the child has this thread alone.
+            let [.., id] = unsafe { *WORDS.0.get() };
+            let _ = memory::write_own(self.wanted.child_tid as usize, &id.to_ne_bytes());
         }
         if self.asks(SETTLS) {
             let args = [SET_FS, self.wanted.tls as c_long, 0, 0, 0, 0];

@@ -308,7 +308,7 @@ impl AioReader {
 
     fn free(&mut self) {
         // SAFETY: the mapping is ours, and the kernel does not write to it any more.
-        let _ = unsafe { memory::munmap(self.memory, self.frames * FRAME) };
+        let _ = unsafe { memory::release(self.memory, self.frames * FRAME) };
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`InternalHeap`]: the allocator of ebbtide's own structures inside a managed process.
 //!
 //! It is the `#[global_allocator]` of the preload library. Everything the pager and the engine keep lives
-//! here, so it must never be paged. Its memory comes from raw `mmap` system calls, never from libc's `mmap`
+//! here, so it must never be paged. Its memory is mapped by [`own`](super::own), never by libc's `mmap`
 //! symbol, whose memory is managed.
 //!
 //! - Requests under [`DIRECT_MIN`] come from one dlmalloc arena under one lock.
@@ -21,9 +21,10 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::kernel::futex;
+use crate::memory::futex_lock::FutexLock;
+use crate::memory::own::OWN;
 use crate::memory::{self, PAGE, page_up};
 
 /// Requests of this many bytes and more are mapped directly.
@@ -101,14 +102,25 @@ impl InternalHeap {
     /// on this thread until [`unlock_after_fork`](Self::unlock_after_fork).
     pub fn lock_for_fork() {
         ARENA.lock.acquire();
+        OWN.lock_for_fork();
     }
 
-    /// Releases the lock; called after the fork in the parent and in the child.
+    /// Releases the lock in the parent after the fork.
     ///
     /// # Safety
-    /// The calling thread holds the lock by [`lock_for_fork`](Self::lock_for_fork), or is
-    /// the child's copy of the thread that does.
-    pub unsafe fn unlock_after_fork() {
+    /// The calling thread holds the lock by [`lock_for_fork`](Self::lock_for_fork).
+    pub unsafe fn unlock_in_parent() {
+        OWN.unlock_in_parent();
+        ARENA.lock.release();
+    }
+
+    /// Releases the lock in the child after the fork.
+    ///
+    /// # Safety
+    /// The calling thread is the child's copy of one that holds the lock by
+    /// [`lock_for_fork`](Self::lock_for_fork).
+    pub unsafe fn unlock_in_child() {
+        OWN.unlock_in_child();
         ARENA.lock.release();
     }
 }
@@ -265,18 +277,7 @@ fn map_aligned(layout: Layout) -> *mut u8 {
 }
 
 fn map(size: usize) -> *mut u8 {
-    // SAFETY: a fresh anonymous map touches nothing that exists.
-    let at = unsafe {
-        memory::mmap(
-            0,
-            size,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    let Ok(at) = at else {
+    let Ok(at) = memory::reserve(size) else {
         return ptr::null_mut();
     };
     if size >= HUGE_PAGE {
@@ -295,7 +296,7 @@ unsafe fn unmap(block: *mut u8, size: usize) {
         return;
     }
     // SAFETY: the caller gives the range up.
-    if unsafe { memory::munmap(block as usize, size) }.is_ok() {
+    if unsafe { memory::release(block as usize, size) }.is_ok() {
         ARENA.bytes_mapped.fetch_sub(size, Ordering::Relaxed);
     }
 }
@@ -304,7 +305,7 @@ unsafe fn unmap(block: *mut u8, size: usize) {
 /// `block..block + old` is a whole map of this heap; the caller forgets the old address.
 unsafe fn remap(block: *mut u8, old: usize, new: usize) -> *mut u8 {
     // SAFETY: the range is the caller's, and may move.
-    let at = unsafe { memory::mremap(block as usize, old, new, libc::MREMAP_MAYMOVE, 0) };
+    let at = unsafe { OWN.remap(block as usize, old, new) };
     let Ok(at) = at else {
         return ptr::null_mut();
     };
@@ -466,44 +467,6 @@ impl Arena {
     }
 }
 
-/// A mutex of one word on a private futex, after Drepper, "Futexes are tricky", mutex 2.
-/// It has no owner, so that the child of a fork can release what its parent took.
-struct FutexLock {
-    word: AtomicU32,
-}
-
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
-
-impl FutexLock {
-    const fn new() -> Self {
-        Self {
-            word: AtomicU32::new(FREE),
-        }
-    }
-
-    fn acquire(&self) {
-        if self
-            .word
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-        {
-            return;
-        }
-        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
-            // Wakes, interruptions and a changed word all lead back to the swap.
-            futex::wait(&self.word, CONTENDED, None, false);
-        }
-    }
-
-    fn release(&self) {
-        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
-            futex::wake(&self.word, 1, false);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -651,17 +614,19 @@ mod tests {
             InternalHeap::lock_for_fork();
             // SAFETY: the child uses nothing but this heap and _exit.
             let child = unsafe { libc::fork() };
-            // SAFETY: this thread, or its copy, holds the lock.
-            unsafe { InternalHeap::unlock_after_fork() };
             if child == 0 {
-                // SAFETY: alarm bounds a hang; the block is freed with its layout.
+                // SAFETY: the copy of this thread holds the lock; alarm bounds a hang; the block is freed with
+                // its layout.
                 unsafe {
+                    InternalHeap::unlock_in_child();
                     libc::alarm(10);
                     let block = InternalHeap.alloc(layout(1000, 8));
                     InternalHeap.dealloc(block, layout(1000, 8));
                     libc::_exit(0);
                 }
             }
+            // SAFETY: this thread holds the lock.
+            unsafe { InternalHeap::unlock_in_parent() };
             let mut status = -1;
             // SAFETY: waits for the child just made.
             unsafe { libc::waitpid(child, &mut status, 0) };

@@ -5,6 +5,7 @@
 //! without read permission (PROT_NONE) is read all the same.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 /// This process's memory, to be read.
@@ -18,6 +19,11 @@ impl MemoryFile {
     pub fn open() -> std::io::Result<Self> {
         let file = crate::proc::open(b"/proc/self/mem", rustix::fs::OFlags::RDONLY)?;
         Ok(Self(file.into()))
+    }
+
+    /// The file of this process's memory that somebody else has opened.
+    pub fn given(file: OwnedFd) -> Self {
+        Self(file.into())
     }
 
     /// Reads what is at `start`.

@@ -1,7 +1,9 @@
 //! Anonymous memory by raw system calls, and what is made of it.
 
+mod futex_lock;
 pub mod heap;
 pub mod memory_file;
+pub mod own;
 pub mod pagemap;
 pub mod secret;
 pub mod shm;
@@ -242,18 +244,25 @@ unsafe fn transfer(call: c_long, ours: usize, theirs: usize, len: usize) -> Resu
 
 /// New private anonymous read-write memory at an address of the kernel's choice, not reserved
 /// against the commit limit.
+///
+/// # Errors
+/// Those of mmap(2); ENOMEM also if there are too many mappings of ours.
 pub fn reserve(len: usize) -> Result<usize, Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
-    unsafe { mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+    own::OWN.map(len)
 }
 
-/// The same at exactly `addr`, where nothing may be mapped yet.
-pub fn reserve_at(addr: usize, len: usize) -> Result<usize, Errno> {
-    let flags =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: MAP_FIXED_NOREPLACE refuses addresses in use.
-    unsafe { mmap(addr, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+/// The same; a forked child has no such memory.
+///
+/// # Errors
+/// As [`reserve`].
+pub fn reserve_alone(len: usize) -> Result<usize, Errno> {
+    own::OWN.map_alone(len)
+}
+
+/// Gives up memory of [`reserve`] or [`reserve_alone`]. Requires: whole pages of it, which nobody uses any more.
+pub unsafe fn release(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    unsafe { own::OWN.unmap(start, len) }
 }
 
 /// Has the processor bring these bytes into its caches; it goes on meanwhile.

@@ -4,7 +4,7 @@
 //! By system calls without libc: those of files are points of cancellation there, and threads of the
 //! program look too.
 
-use std::os::fd::IntoRawFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 
 use crate::Errno;
 use crate::kernel::{PAGE, raw};
@@ -52,6 +52,11 @@ impl PageMapFile {
         let file = crate::proc::open(b"/proc/self/pagemap", rustix::fs::OFlags::RDONLY);
         let file = file.map_err(|e| Errno(e.raw_os_error()))?;
         Ok(Self(file.into_raw_fd()))
+    }
+
+    /// The file of this process's memory that somebody else has opened.
+    pub fn given(file: OwnedFd) -> Self {
+        Self(file.into_raw_fd())
     }
 
     /// Calls `found(start, end)` for each run of present pages in `start..end`. Allocates nothing.

@@ -130,13 +130,6 @@ pub enum Access {
 
 const FLAGS: c_int = libc::O_CLOEXEC | libc::O_NONBLOCK;
 
-fn open_device() -> io::Result<File> {
-    File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/userfaultfd")
-}
-
 /// Why no userfaultfd can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenError {
@@ -199,7 +192,29 @@ impl Userfaultfd {
     /// Opens one, by the system call or through `/dev/userfaultfd`, whichever is allowed.
     /// Faults of system calls are included: user-mode-only descriptors are of no use.
     pub fn open() -> Result<Self, OpenError> {
-        let this = Self::create()?;
+        Self::with_features(Self::create()?)
+    }
+
+    /// Opens one through `/dev/userfaultfd`, which somebody else has opened.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_through(device: &File) -> Result<Self, OpenError> {
+        Self::with_features(Self::by_device(device).map_err(OpenError::Permission)?)
+    }
+
+    /// Opens `/dev/userfaultfd`.
+    ///
+    /// # Errors
+    /// There is none, or this user may not.
+    pub fn open_device() -> io::Result<File> {
+        File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/userfaultfd")
+    }
+
+    fn with_features(this: Self) -> Result<Self, OpenError> {
         if this.enable(NEEDED).is_err() {
             // Ask a fresh one for nothing, to learn what there is.
             let offered = Self::create()?.enable(0).unwrap_or(0);
@@ -213,7 +228,7 @@ impl Userfaultfd {
             Ok(this) => return Ok(this),
             Err(e) => e,
         };
-        match open_device() {
+        match Self::open_device() {
             Ok(device) => Self::by_device(&device).map_err(OpenError::Permission),
             Err(_) if refused.0 == libc::ENOSYS => Err(OpenError::Absent),
             Err(_) => Err(OpenError::Permission(refused)),
@@ -228,7 +243,7 @@ impl Userfaultfd {
     pub fn open_by(access: Access) -> io::Result<Self> {
         let opened = match access {
             Access::Syscall => Self::by_syscall(),
-            Access::DeviceFile => Self::by_device(&open_device()?),
+            Access::DeviceFile => Self::by_device(&Self::open_device()?),
         };
         opened.map_err(|e| io::Error::from_raw_os_error(e.0))
     }

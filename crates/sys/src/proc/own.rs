@@ -69,7 +69,7 @@ pub fn children_stay_in_namespace() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{munmap, reserve};
+    use crate::memory::{release, reserve};
     use rustix::io_uring::{IoringRegisterOp, io_uring_params, io_uring_register, io_uring_setup};
 
     #[test]
@@ -97,6 +97,6 @@ mod tests {
         register(IoringRegisterOp::UnregisterBuffers, None).unwrap();
         assert_eq!(pinned_pages(), Some(before));
         // SAFETY: nobody uses it any more.
-        unsafe { munmap(start, PAGES * PAGE) }.unwrap();
+        unsafe { release(start, PAGES * PAGE) }.unwrap();
     }
 }

@@ -101,7 +101,7 @@ pub fn changed(nudge: impl Fn()) {
         std::thread::sleep(Duration::from_micros(100));
     }
     // SAFETY: nobody reads the list any more.
-    let _ = unsafe { memory::munmap(list, bytes) };
+    let _ = unsafe { memory::release(list, bytes) };
 }
 
 /// On a thread of ours: becomes who the program has become.

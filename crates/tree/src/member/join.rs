@@ -8,6 +8,8 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+const ROOT: u32 = 0;
+
 /// How long to wait for the supervisor's answer. A forked child that gets none is ended, and on a machine with far
 /// too much work 10 s were too few, once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,6 +43,18 @@ pub struct Welcome {
     pub connection: OwnedFd,
     pub slot: SlotNumber,
     pub table: Option<OwnedFd>,
+    /// Where this process is of another user than the supervisor.
+    pub memory: Option<MemoryDescriptors>,
+}
+
+/// The descriptors by which a helper serves its program, opened by the supervisor for one that may not do so itself.
+pub struct MemoryDescriptors {
+    /// `/dev/userfaultfd`, to open a userfaultfd by and close at once.
+    pub device: OwnedFd,
+    /// `/proc/self/pagemap`.
+    pub pagemap: OwnedFd,
+    /// `/proc/self/mem`, to read.
+    pub memory: OwnedFd,
 }
 
 /// The number of the program's process: of the one `program` stands for, or of this one.
@@ -79,7 +93,8 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
     .map_err(JoinError::Connect)?;
     retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
     let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
-    if !name.is_listener(peer, request.uid) {
+    // A program that began as root's may be another's by now.
+    if !name.is_listener(peer, request.uid) && !name.is_listener(peer, ROOT) {
         // As if it were not there.
         return Err(JoinError::Connect(Errno::CONNREFUSED));
     }
@@ -94,11 +109,21 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
 
     let (packet, fds) = protocol::receive(&socket)?;
     match JoinReply::decode(&packet) {
-        Some(JoinReply::Welcome(slot)) => Ok(Welcome {
-            connection: socket,
-            slot,
-            table: fds.into_iter().next(),
-        }),
+        Some(JoinReply::Welcome(slot)) => {
+            let mut fds = fds.into_iter();
+            let table = fds.next();
+            let given = <[OwnedFd; 3]>::try_from(fds.collect::<Vec<_>>()).ok();
+            Ok(Welcome {
+                connection: socket,
+                slot,
+                table,
+                memory: given.map(|[device, pagemap, memory]| MemoryDescriptors {
+                    device,
+                    pagemap,
+                    memory,
+                }),
+            })
+        }
         Some(JoinReply::Refused(why)) => Err(JoinError::Refused(why.to_owned())),
         None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
         None => Err(JoinError::Protocol("an unknown packet")),

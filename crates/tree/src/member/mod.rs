@@ -27,7 +27,7 @@ mod limits;
 mod reap_orphans;
 
 pub use devices::Device;
-pub use join::JoinError;
+pub use join::{JoinError, MemoryDescriptors};
 
 use crate::histogram::Histogram;
 use crate::protocol::{self, HelperExit};
@@ -42,8 +42,8 @@ use join::{JoinRequest, number_of, request_join};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The slot reserved for a child about to be forked.
@@ -69,6 +69,8 @@ pub struct Member {
     pub(crate) connection: KeptFd,
     /// The program's process, as it sees itself.
     program: AtomicU32,
+    /// From a welcome until they are taken.
+    memory: Mutex<Option<MemoryDescriptors>>,
 }
 
 impl Member {
@@ -106,6 +108,7 @@ impl Member {
             held: Held::default(),
             connection,
             program: AtomicU32::new(pid),
+            memory: Mutex::new(welcome.memory),
         })
     }
 
@@ -124,6 +127,7 @@ impl Member {
             held: Held::default(),
             connection: KeptFd::default(),
             program: AtomicU32::new(std::process::id()),
+            memory: Mutex::default(),
         })
     }
 
@@ -160,7 +164,19 @@ impl Member {
             return Err(JoinError::Protocol("another slot than the reserved one"));
         }
         self.connection.keep(welcome.connection);
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = welcome.memory;
         Ok(())
+    }
+
+    /// After joining: the descriptors of its memory that this process was given, as it is of another user.
+    pub fn take_memory_descriptors(&self) -> Option<MemoryDescriptors> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.take()
+    }
+
+    /// Whether a child of a member that became another user can be served.
+    pub fn serves_other_users(&self) -> bool {
+        self.table.other_users.load(Relaxed) == 1
     }
 
     /// The number of the program's process, as it sees itself.
@@ -483,6 +499,7 @@ impl Member {
             held: Held::default(),
             connection: KeptFd::default(),
             program: AtomicU32::new(std::process::id()),
+            memory: Mutex::default(),
         }
     }
 }

@@ -4,6 +4,8 @@
 //! process (SO_PEERCRED) decides, never the packet:
 //! ```text
 //! another user        told no and closed as it is accepted; it takes no place here
+//! the same, a child   may join, if it is of the user that its parent, a member, has become: it is given the table,
+//! of a member         descriptors of its own memory that it may not open itself, and devices to read alone
 //! our user, or root   may ask (`ebb swap`, `ebb limit`), and is given text alone
 //! our user, of the    may join: it is given the table, the key, and descriptors of devices
 //! tree
@@ -23,9 +25,11 @@ use crate::protocol::{self, Hello, Reply, Request};
 use crate::table::{Named, SlotNumber};
 use ebb_sys::peer::{self, Peer};
 use ebb_sys::proc::Process;
+use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
+use rustix::thread::CapabilitySet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -35,6 +39,8 @@ const MAX_OUTSIDE: usize = 16;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same of processes of the tree: as many as can join at a time.
 const MAX_INSIDE: usize = crate::MAX_MEMBERS;
+/// The same of processes of the tree that have become another user.
+const MAX_CHANGED: usize = 64;
 /// Generations that are looked at.
 const GENERATIONS: usize = 256;
 /// How often a walk is begun again because a process on its way ended.
@@ -44,8 +50,29 @@ const MAX_WALKS: usize = 16;
 pub(super) struct Handshake {
     connection: OwnedFd,
     since: Instant,
-    /// Its process is of the tree.
-    inside: bool,
+    from: From,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// A process of the tree.
+    Inside,
+    /// One of the tree that has become another user.
+    Changed,
+    /// Somebody else.
+    Outside,
+}
+
+impl From {
+    /// How many connections of the kind may say nothing.
+    fn most(self) -> usize {
+        match self {
+            Self::Inside => MAX_INSIDE,
+            Self::Changed => MAX_CHANGED,
+            Self::Outside => MAX_OUTSIDE,
+        }
+    }
 }
 
 impl Supervisor {
@@ -90,7 +117,7 @@ impl Supervisor {
     }
 
     /// Whether processes of this user may join.
-    fn is_our_user(&self, uid: u32) -> bool {
+    pub(super) fn is_our_user(&self, uid: u32) -> bool {
         uid == rustix::process::geteuid().as_raw()
     }
 
@@ -99,13 +126,15 @@ impl Supervisor {
         let Ok(peer) = peer::of(connection.as_fd()) else {
             return;
         };
-        if !self.is_our_user(peer.uid) && peer.uid != 0 {
-            let us = rustix::process::geteuid().as_raw();
-            let why = format!("it runs as user {}, not {us}", peer.uid);
-            return refuse(&connection, &why);
-        }
-        let inside = peer.pid.is_some_and(|pid| self.descends(pid));
-        self.bound_handshakes(inside);
+        let inside = || peer.pid.is_some_and(|pid| self.descends(pid));
+        let from = match self.is_our_user(peer.uid) {
+            true if inside() => From::Inside,
+            false if self.serves_other_users && inside() => From::Changed,
+            true => From::Outside,
+            false if peer.uid == 0 => From::Outside,
+            false => return refuse(&connection, &other_user(peer.uid)),
+        };
+        self.bound_handshakes(from);
         let n = self.next_handshake;
         self.next_handshake = n.wrapping_add(1);
         let token = Token::Handshake(n).pack();
@@ -116,17 +145,16 @@ impl Supervisor {
                 Handshake {
                     connection,
                     since,
-                    inside,
+                    from,
                 },
             );
         }
     }
 
     /// If as many say nothing as may, the oldest has to go.
-    fn bound_handshakes(&mut self, inside: bool) {
-        let most = if inside { MAX_INSIDE } else { MAX_OUTSIDE };
-        let alike = || self.handshakes.iter().filter(|(_, g)| g.inside == inside);
-        if alike().count() >= most
+    fn bound_handshakes(&mut self, from: From) {
+        let alike = || self.handshakes.iter().filter(|(_, g)| g.from == from);
+        if alike().count() >= from.most()
             && let Some(&oldest) = alike().min_by_key(|(_, g)| g.since).map(|(n, _)| n)
         {
             self.handshakes.remove(&oldest);
@@ -136,7 +164,7 @@ impl Supervisor {
     /// Closes connections from outside that have said nothing for long.
     pub(super) fn drop_silent_handshakes(&mut self) {
         self.handshakes
-            .retain(|_, g| g.inside || g.since.elapsed() < HANDSHAKE_TIMEOUT);
+            .retain(|_, g| g.from == From::Inside || g.since.elapsed() < HANDSHAKE_TIMEOUT);
     }
 
     /// A connection that has not said anything has something to read, or ended.
@@ -157,32 +185,47 @@ impl Supervisor {
         let Some(hello) = Hello::decode(&packet) else {
             return;
         };
-        match self.join(&connection, &hello, fds.first(), handshake.inside) {
+        match self.join(&connection, &hello, fds.first(), handshake.from) {
             Ok(slot) => self.add_connection(slot, connection),
             // If the peer is gone already there is nobody to tell.
             Err(why) => refuse(&connection, &why),
         }
     }
 
-    /// The process behind a connection, if it may join.
-    pub(super) fn member_behind(&self, connection: &OwnedFd) -> Result<u32, String> {
+    /// The process behind a connection, and its user, which may still be one that cannot join.
+    pub(super) fn member_behind(connection: &OwnedFd) -> Result<(u32, u32), String> {
         let peer = peer::of(connection.as_fd()).map_err(|e| e.to_string())?;
-        if !self.is_our_user(peer.uid) {
-            let us = rustix::process::geteuid().as_raw();
-            return Err(format!("it runs as user {}, not {us}", peer.uid));
-        }
-        peer.pid.ok_or_else(|| "its process is out of sight".into())
+        let pid = peer.pid.ok_or("its process is out of sight")?;
+        Ok((pid, peer.uid))
     }
 
-    /// Whether who joins is of the tree, though its connection was not `inside`; or why it may not. A helper
-    /// that is takes its program along: nobody shares memory with a process that did not come of it, or of
-    /// which it did not come.
+    /// Whether a process of this user may join, which its parent has become.
+    fn admit_changed(&self, joining: &Joining, uid: u32) -> Result<(), String> {
+        let parent = joining.process.stat().ok().map(|stat| stat.parent);
+        let parent = parent.and_then(|parent| self.by_pid.get(&parent));
+        let parent = parent.and_then(|slot| self.members[slot.index()].as_ref());
+        match parent {
+            Some(parent) if parent.process.has_user(uid).unwrap_or(false) => Ok(()),
+            _ => Err(other_user(uid)),
+        }
+    }
+
+    /// Whether who joins, as user `uid`, is of the tree, though its connection was not from inside; or why it may
+    /// not. A helper that is takes its program along: nobody shares memory with a process that did not come of it,
+    /// or of which it did not come.
     pub(super) fn admit(
         &self,
         joining: &Joining,
         reserved: Option<SlotNumber>,
-        inside: bool,
+        (from, uid): (From, u32),
     ) -> Result<(), String> {
+        if !self.is_our_user(uid) {
+            return match from {
+                From::Changed => self.admit_changed(joining, uid),
+                From::Inside | From::Outside => Err(other_user(uid)),
+            };
+        }
+        let inside = from == From::Inside;
         let pid = joining.process.pid();
         // Nobody else can write to the table.
         let named = reserved.is_some_and(|slot| {
@@ -243,6 +286,20 @@ impl Supervisor {
             Reply::Failed("the tree is another user's: ask as that one, or as root".into())
         })
     }
+}
+
+/// Whether children of members that became another user can be served: they are given descriptors that only root, with
+/// the right to look into processes of others, can open.
+pub(super) fn serves_other_users() -> bool {
+    rustix::process::geteuid().is_root()
+        && rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
+        && Userfaultfd::open_device().is_ok()
+}
+
+fn other_user(uid: u32) -> String {
+    let us = rustix::process::geteuid().as_raw();
+    format!("it runs as user {uid}, not {us}")
 }
 
 /// Says no to who has connected.

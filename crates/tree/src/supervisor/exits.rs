@@ -12,8 +12,8 @@
 //!
 
 use super::Supervisor;
-use super::managed_process::GRACE;
 use super::pending_children::PendingChild;
+use crate::guard::GRACE;
 use crate::table::{SlotNumber, SlotState, StateWord};
 use ebb_sys::proc;
 use std::sync::atomic::Ordering::*;

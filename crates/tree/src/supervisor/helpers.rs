@@ -21,8 +21,9 @@
 //! Helpers that have not said hello yet are told by their name, and by a process of the tree that they
 //! share their memory with. A name alone says nothing: anybody may have it.
 
-use super::managed_process::{GRACE, Helper};
+use super::managed_process::Helper;
 use super::{ANY_CHILD, Supervisor, Token};
+use crate::guard::GRACE;
 use crate::protocol::HelperExit;
 use crate::table::{SlotNumber, SlotState};
 use ebb_sys::proc::{self, Process};

@@ -7,10 +7,7 @@ use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-/// How long a helper has to end by itself once its program has.
-pub(super) const GRACE: Duration = Duration::from_millis(250);
+use std::time::Instant;
 
 /// A process that has joined.
 pub(super) struct ManagedProcess {
@@ -26,8 +23,8 @@ pub(super) struct ManagedProcess {
     pub foreign: bool,
     /// Its userfaultfd, from when it pages.
     pub userfaultfd: Option<Userfaultfd>,
-    /// The guard has been told of it.
-    pub is_guarded: bool,
+    /// The number of the guard that has been told of it.
+    pub guarded_by: Option<u32>,
 }
 
 /// The process that serves a member.
@@ -122,12 +119,13 @@ impl Helper {
 }
 
 impl ManagedProcess {
-    /// Tells the guard of a member that pages and has a helper, unless it knows.
+    /// Tells the guard that runs of a member that pages and has a helper, unless it knows.
     pub fn be_guarded(&mut self, guard: &mut Guard) {
-        if let (Some(memory), Some(helper), false) =
-            (&self.userfaultfd, &self.helper, self.is_guarded)
+        if let (Some(memory), Some(helper)) = (&self.userfaultfd, &self.helper)
+            && self.guarded_by != Some(guard.number())
+            && guard.add(memory, &self.pidfd, &helper.pidfd)
         {
-            self.is_guarded = guard.add(memory, &self.pidfd, &helper.pidfd);
+            self.guarded_by = Some(guard.number());
         }
     }
 

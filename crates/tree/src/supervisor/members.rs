@@ -1,15 +1,29 @@
 //! Members: a process joins and is given a slot.
 
+use super::admission::From;
 use super::managed_process::{Joining, ManagedProcess, NO_DESCRIPTORS, Unknown};
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello};
 use crate::table::{Limits, SlotNumber, SlotState, StateWord, VERSION};
 use ebb_sys::proc::Image;
+use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
 use rustix::io::Errno;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
+
+/// The descriptors that a helper needs to serve its program, for one that may not open them.
+fn descriptors_of(helper: u32) -> Result<[OwnedFd; 3], Errno> {
+    let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::ACCESS);
+    let read = |name: &str| {
+        let file = File::open(format!("/proc/{helper}/{name}"));
+        file.map(OwnedFd::from).map_err(errno)
+    };
+    let device = Userfaultfd::open_device().map_err(errno)?;
+    Ok([device.into(), read("pagemap")?, read("mem")?])
+}
 
 impl Supervisor {
     /// A member costs six descriptors here. Raised when the first one joins, and not before,
@@ -30,9 +44,9 @@ impl Supervisor {
         connection: &OwnedFd,
         hello: &Hello,
         program: Option<&OwnedFd>,
-        inside: bool,
+        from: From,
     ) -> Result<SlotNumber, String> {
-        let peer = self.member_behind(connection)?;
+        let (peer, uid) = Self::member_behind(connection)?;
         if hello.version != VERSION {
             return Err(format!(
                 "its library speaks version {} and ebb {VERSION}; install the pair of one build",
@@ -49,7 +63,7 @@ impl Supervisor {
             }
             Unknown::Because(why) => why,
         })?;
-        self.admit(&joining, hello.reserved, inside)?;
+        self.admit(&joining, hello.reserved, (from, uid))?;
         let pid = joining.process.pid();
         self.replace_former(pid, joining.image)?;
         let slot = self.slot_for(&joining, hello.reserved)?;
@@ -65,7 +79,7 @@ impl Supervisor {
         };
         let told = watched
             .and(helped)
-            .and_then(|()| self.welcome(connection, slot));
+            .and_then(|()| self.welcome(connection, slot, (peer, uid)));
         self.pending_children[slot.index()] = None;
         self.by_pid.insert(pid, slot);
         self.used[slot.index()] = true;
@@ -78,7 +92,7 @@ impl Supervisor {
             helper: joining.helper,
             foreign: hello.pid != pid,
             userfaultfd: None,
-            is_guarded: false,
+            guarded_by: None,
         });
         self.measurements.forget(pid);
         self.measurements.forget(peer);
@@ -167,9 +181,20 @@ impl Supervisor {
         Ok(slot)
     }
 
-    fn welcome(&self, connection: &OwnedFd, slot: SlotNumber) -> Result<(), Errno> {
+    /// A peer of another user gets with it what it cannot open itself: a way to open a userfaultfd, and its memory.
+    fn welcome(
+        &self,
+        connection: &OwnedFd,
+        slot: SlotNumber,
+        (peer, uid): (u32, u32),
+    ) -> Result<(), Errno> {
         let packet = protocol::welcome(slot);
-        protocol::send(connection, &packet, &[self.table_fd.as_fd()])
+        if self.is_our_user(uid) {
+            return protocol::send(connection, &packet, &[self.table_fd.as_fd()]);
+        }
+        let [faults, pages, memory] = descriptors_of(peer)?;
+        let fds = [&self.table_fd, &faults, &pages, &memory].map(AsFd::as_fd);
+        protocol::send(connection, &packet, &fds)
     }
 
     /// The family of a process that joins with this image. It is its relatives' family, if a process that

@@ -153,6 +153,8 @@ impl Totals {
 pub struct Supervisor {
     table: &'static Table,
     table_fd: OwnedFd,
+    /// Children of members that became another user can be served.
+    serves_other_users: bool,
     rows: [Option<TreeDevice>; MAX_DEVICES],
     /// The number of the next device.
     next_serial: u64,
@@ -265,6 +267,10 @@ impl Supervisor {
         let (table, table_fd) =
             Table::create(setup.budget_pages, setup.config).map_err(system("shared table"))?;
         table.limits.set(setup.limits);
+        let serves_other_users = admission::serves_other_users();
+        table
+            .other_users
+            .store(u32::from(serves_other_users), Relaxed);
         let (control, listener) = listen().map_err(system("control socket"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("event queue"))?;
         epoll::add(
@@ -279,6 +285,7 @@ impl Supervisor {
         let mut supervisor = Self {
             table,
             table_fd,
+            serves_other_users,
             rows: [const { None }; MAX_DEVICES],
             next_serial: 1,
             open: setup.open,

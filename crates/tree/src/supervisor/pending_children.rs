@@ -113,6 +113,7 @@ impl Supervisor {
     pub(super) fn check_slots(&mut self) {
         let now = clock::ticks();
         let mut nameless = Vec::new();
+        self.guard.notice_end();
         for member in self.members.iter_mut().flatten() {
             member.be_guarded(&mut self.guard);
         }

@@ -124,6 +124,8 @@ pub(crate) struct Table {
     pub crowded: AtomicU32,
     /// The tree's user.
     pub user: AtomicU32,
+    /// 1: children of members that became another user can be served.
+    pub other_users: AtomicU32,
     /// The PID namespace of who made the table, by its inode; 0: not known.
     pub namespace: AtomicU64,
     /// 1: processes of others have come to the tree, for good.

@@ -1,0 +1,363 @@
+//! [`OwnMappings`]: where memory of ours lies in a program's address space.
+//!
+//! The pager learns of the program's memory by its memory calls. A program that unmaps memory by an instruction of its
+//! own leaves a hole in what the pager noted, and the kernel may put the next mapping of ours there. Such memory must
+//! never be registered with the program's: a thread of ours would wait for itself to serve its fault. So all private
+//! memory of ours is mapped here and listed, and registration leaves out what the list has ([`OwnMappings::apart`]).
+//!
+//! # Protocol
+//! A mapping is made, moved and listed under one lock; it leaves the list before it is unmapped. So whoever holds the
+//! lock sees every mapping of ours that there is. The lock's holder makes system calls that wait for nobody, and
+//! allocates nothing. It survives a fork as the heap's does, which takes both ([`heap`](super::heap)).
+//!
+//! # Invariants (checked by [`Listed::check`])
+//! No part is empty, and none overlaps another. Parts that a child has, or parts that it has not, do not touch.
+//!
+//! Not here: shared mappings and io_uring's, which cannot be registered as the program's are; `malloc` of the program.
+
+use super::futex_lock::FutexLock;
+use crate::Errno;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+
+/// The most parts. A process has about fifty; the list is touched only as far as it is used.
+const PARTS: usize = 2048;
+
+/// Whether a forked child has a mapping too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum InChild {
+    Present,
+    Absent,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    start: usize,
+    end: usize,
+    in_child: InChild,
+}
+
+const NO_PART: Part = Part {
+    start: 0,
+    end: 0,
+    in_child: InChild::Present,
+};
+
+/// The parts in use, in no order.
+struct Listed {
+    parts: [Part; PARTS],
+    count: usize,
+}
+
+impl Listed {
+    /// # Errors
+    /// ENOMEM: there are too many parts.
+    fn add(&mut self, mut new: Part) -> Result<(), Errno> {
+        let mut at = 0;
+        while at < self.count {
+            let part = self.parts[at];
+            let touches = part.end == new.start || part.start == new.end;
+            if touches && part.in_child == new.in_child {
+                (new.start, new.end) = (new.start.min(part.start), new.end.max(part.end));
+                self.drop_part(at);
+                continue;
+            }
+            at += 1;
+        }
+        self.push(new)
+    }
+
+    /// Mappings are cut as the caller likes: from the midst of a part too. What finds no place is still ours and
+    /// not listed; there is one part more than before at most.
+    fn remove(&mut self, start: usize, end: usize) {
+        let mut at = 0;
+        while at < self.count {
+            let part = self.parts[at];
+            if part.end <= start || end <= part.start {
+                at += 1;
+                continue;
+            }
+            self.drop_part(at);
+            for (start, end) in [(part.start, start), (end, part.end)] {
+                if start < end {
+                    let _ = self.push(Part { start, end, ..part });
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, part: Part) -> Result<(), Errno> {
+        let place = self.parts.get_mut(self.count);
+        *place.ok_or(Errno(libc::ENOMEM))? = part;
+        self.count += 1;
+        Ok(())
+    }
+
+    fn drop_part(&mut self, at: usize) {
+        self.count -= 1;
+        self.parts[at] = self.parts[self.count];
+    }
+
+    /// The first part of ours in a range, cut to it.
+    fn first_in(&self, range: &Range<usize>) -> Option<Range<usize>> {
+        let parts = self.parts[..self.count].iter();
+        parts
+            .map(|part| part.start.max(range.start)..part.end.min(range.end))
+            .filter(|part| !part.is_empty())
+            .min_by_key(|part| part.start)
+    }
+
+    /// In a child: what it does not have is no part any more.
+    fn forget_absent(&mut self) {
+        let mut at = 0;
+        while at < self.count {
+            match self.parts[at].in_child {
+                InChild::Absent => self.drop_part(at),
+                InChild::Present => at += 1,
+            }
+        }
+    }
+
+    #[cfg(test)]
+    fn check(&self) {
+        let mut parts = self.parts[..self.count].to_vec();
+        parts.sort_by_key(|part| part.start);
+        assert!(parts.iter().all(|part| part.start < part.end));
+        let apart = |a: &Part, b: &Part| a.end + usize::from(a.in_child == b.in_child) <= b.start;
+        assert!(
+            parts.windows(2).all(|two| apart(&two[0], &two[1])),
+            "{parts:?}"
+        );
+    }
+}
+
+/// The list and its lock.
+pub struct OwnMappings {
+    lock: FutexLock,
+    listed: UnsafeCell<Listed>,
+}
+
+// SAFETY: `listed` is reached only by `with`, under `lock`.
+unsafe impl Sync for OwnMappings {}
+
+/// One for the process: the global allocator, which has no value that could own it, maps by it.
+pub static OWN: OwnMappings = OwnMappings {
+    lock: FutexLock::new(),
+    listed: UnsafeCell::new(Listed {
+        parts: [NO_PART; PARTS],
+        count: 0,
+    }),
+};
+
+fn map_anywhere(len: usize) -> Result<usize, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
+    unsafe { super::mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+}
+
+impl OwnMappings {
+    fn with<T>(&self, work: impl FnOnce(&mut Listed) -> T) -> T {
+        self.lock.acquire();
+        // SAFETY: the lock makes this the only reference; `work` neither panics nor comes back here.
+        let result = work(unsafe { &mut *self.listed.get() });
+        self.lock.release();
+        result
+    }
+
+    /// New private read-write memory at an address of the kernel's choice, not reserved against the commit limit.
+    ///
+    /// # Errors
+    /// Those of mmap(2); ENOMEM also if there are too many mappings of ours.
+    pub fn map(&self, len: usize) -> Result<usize, Errno> {
+        self.map_new(len, InChild::Present)
+    }
+
+    /// The same; a forked child has no such memory.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_alone(&self, len: usize) -> Result<usize, Errno> {
+        self.map_new(len, InChild::Absent)
+    }
+
+    fn map_new(&self, len: usize, in_child: InChild) -> Result<usize, Errno> {
+        self.with(|listed| {
+            let start = map_anywhere(len)?;
+            let end = start + super::page_up(len);
+            let made = match in_child {
+                InChild::Present => Ok(()),
+                // SAFETY: advice on memory just mapped.
+                InChild::Absent => unsafe { super::madvise(start, len, libc::MADV_DONTFORK) },
+            };
+            let new = Part {
+                start,
+                end,
+                in_child,
+            };
+            if let Err(error) = made.and_then(|()| listed.add(new)) {
+                // SAFETY: just mapped; nobody knows of it.
+                let _ = unsafe { super::munmap(start, len) };
+                return Err(error);
+            }
+            Ok(start)
+        })
+    }
+
+    /// Requires: a range of ours of whole pages that nobody uses any more.
+    ///
+    /// # Errors
+    /// Those of munmap(2).
+    pub unsafe fn unmap(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.with(|listed| listed.remove(start, start + len));
+        // SAFETY: passed on to the caller.
+        unsafe { super::munmap(start, len) }
+    }
+
+    /// Makes a range of ours larger or smaller, wherever it then lies.
+    ///
+    /// Requires: a range of [`map`](Self::map) of whole pages; the caller forgets the old address.
+    ///
+    /// # Errors
+    /// Those of mremap(2); the range stays as it was.
+    pub unsafe fn remap(&self, start: usize, old: usize, new: usize) -> Result<usize, Errno> {
+        self.with(|listed| {
+            // SAFETY: passed on to the caller.
+            let moved = unsafe { super::mremap(start, old, new, libc::MREMAP_MAYMOVE, 0)? };
+            listed.remove(start, start + old);
+            // There is room: a part has just gone, or was made smaller.
+            let _ = listed.add(Part {
+                start: moved,
+                end: moved + new,
+                in_child: InChild::Present,
+            });
+            Ok(moved)
+        })
+    }
+
+    /// Calls `act` while no memory of ours is mapped or moved, if none lies in `range`. Else it answers the first
+    /// part that does. `act` allocates nothing.
+    pub fn apart<T>(
+        &self,
+        range: Range<usize>,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, Range<usize>> {
+        self.with(|listed| match listed.first_in(&range) {
+            Some(part) => Err(part),
+            None => Ok(act()),
+        })
+    }
+
+    /// Takes the lock so that a fork finds the list whole.
+    pub(super) fn lock_for_fork(&self) {
+        self.lock.acquire();
+    }
+
+    /// Releases it in the parent. Requires: [`lock_for_fork`](Self::lock_for_fork) on this thread.
+    pub(super) fn unlock_in_parent(&self) {
+        self.lock.release();
+    }
+
+    /// Releases it in the child, which has not all that its parent has. Requires: the calling thread is the copy of
+    /// one that holds the lock by [`lock_for_fork`](Self::lock_for_fork).
+    pub(super) fn unlock_in_child(&self) {
+        // SAFETY: the lock is held, by the caller's copy.
+        let listed = unsafe { &mut *self.listed.get() };
+        listed.forget_absent();
+        self.lock.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::PAGE;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Add(usize, usize, bool),
+        Remove(usize, usize),
+        Fork,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let range = || (0..60usize, 1..6usize);
+        prop_oneof![
+            8 => (range(), any::<bool>()).prop_map(|((at, len), alone)| Op::Add(at, at + len, alone)),
+            4 => range().prop_map(|(at, len)| Op::Remove(at, at + len)),
+            1 => Just(Op::Fork),
+        ]
+    }
+
+    proptest! {
+        /// The list names the pages that a set of them has, and the first of any range.
+        #[test]
+        fn the_list_is_a_set_of_pages(ops in prop::collection::vec(op(), 1..80)) {
+            let mut listed = Listed { parts: [NO_PART; PARTS], count: 0 };
+            let mut model = [None; 70];
+            for op in ops {
+                match op {
+                    // The kernel maps nothing over what is there.
+                    Op::Add(start, end, alone) if model[start..end].iter().all(Option::is_none) => {
+                        let in_child = if alone { InChild::Absent } else { InChild::Present };
+                        listed.add(Part { start, end, in_child }).unwrap();
+                        model[start..end].fill(Some(in_child));
+                    }
+                    Op::Add(..) => {}
+                    Op::Remove(start, end) => {
+                        listed.remove(start, end);
+                        model[start..end].fill(None);
+                    }
+                    Op::Fork => {
+                        listed.forget_absent();
+                        let absent = model.iter_mut().filter(|page| **page == Some(InChild::Absent));
+                        absent.for_each(|page| *page = None);
+                    }
+                }
+                listed.check();
+                for start in 0..70 {
+                    let first = (start..70).find(|&page| model[page].is_some());
+                    let part = listed.first_in(&(start..70));
+                    prop_assert_eq!(part.as_ref().map(|part| part.start), first);
+                    prop_assert!(part.is_none_or(|part| part.clone().all(|page| model[page].is_some())));
+                }
+            }
+        }
+    }
+
+    /// Real mappings: each is named until it is unmapped, where it lies then.
+    #[test]
+    fn memory_of_ours_is_left_out() {
+        let start = OWN.map(8 * PAGE).unwrap();
+        let around = start - PAGE..start + 9 * PAGE;
+        assert!(OWN.apart(around.clone(), || ()).is_err());
+        // SAFETY: the test's own memory.
+        unsafe {
+            OWN.unmap(start, 4 * PAGE).unwrap();
+            assert_eq!(OWN.apart(start..start + 4 * PAGE, || 7), Ok(7));
+            let moved = OWN.remap(start + 4 * PAGE, 4 * PAGE, 64 * PAGE).unwrap();
+            let named = OWN.apart(moved..moved + 64 * PAGE, || ());
+            assert_eq!(named, Err(moved..moved + 64 * PAGE));
+            OWN.unmap(moved, 64 * PAGE).unwrap();
+            assert_eq!(OWN.apart(moved..moved + 64 * PAGE, || 7), Ok(7));
+        }
+    }
+
+    #[test]
+    fn a_full_list_refuses_memory() {
+        let mut listed = Listed {
+            parts: [NO_PART; PARTS],
+            count: 0,
+        };
+        let part = |number: usize| Part {
+            start: 10 * number,
+            end: 10 * number + 5,
+            ..NO_PART
+        };
+        for number in 0..PARTS {
+            listed.add(part(number)).unwrap();
+        }
+        assert_eq!(listed.add(part(PARTS)), Err(Errno(libc::ENOMEM)));
+        listed.check();
+    }
+}
