@@ -1,4 +1,5 @@
-//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `fuzz`, `kernels`, `soak`.
+//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `fuzz`, `kernels`,
+//! `mutants`, `simulate`, `soak`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -8,6 +9,7 @@ mod dist;
 mod fuzz;
 mod kernels;
 mod setup;
+mod simulate;
 mod skips;
 mod soak;
 mod table;
@@ -40,6 +42,10 @@ enum Chore {
     Fuzz(fuzz::Options),
     /// Boot real kernels in QEMU and run a set of checks on each
     Kernels(kernels::Options),
+    /// Simulate pager and engine: programs, devices and the system, as seeds decide
+    Simulate(simulate::Options),
+    /// Plant defects, and see that the simulator finds each
+    Mutants(simulate::MutantOptions),
     /// Run what programs do to memory under ebb in all settings, for as long as you like
     Soak(soak::Options),
 }
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
         Chore::Conformance(options) => conformance::conformance(&options),
         Chore::Fuzz(options) => fuzz::fuzz(&options),
         Chore::Kernels(options) => kernels::kernels(&options),
+        Chore::Simulate(options) => simulate::simulate(&options),
+        Chore::Mutants(options) => simulate::mutants(&options),
         Chore::Soak(options) => soak::soak(&options),
     };
     match outcome {

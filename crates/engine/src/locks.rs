@@ -111,12 +111,23 @@ pub(crate) fn try_lock<T, const RANK: usize>(
 /// Lets a lock go until what it guards may have changed. The thread should hold no other.
 pub(crate) fn wait<'a, T, const RANK: usize>(
     condvar: &Condvar,
+    ordered: &'a Ordered<T, RANK>,
     Guard { guard, _held }: Guard<'a, T, RANK>,
 ) -> Guard<'a, T, RANK> {
     Guard {
-        guard: sync::wait(condvar, guard),
+        guard: sync::wait(condvar, &ordered.0, guard),
         _held,
     }
+}
+
+/// The locks that a thread holds, by rank.
+#[cfg(all(debug_assertions, not(loom)))]
+pub use held::Locks;
+
+/// The thread is another one of a simulation from now on, which holds these; those of the one before.
+#[cfg(all(debug_assertions, not(loom)))]
+pub fn exchange(locks: Locks) -> Locks {
+    held::exchange(locks)
 }
 
 /// How many locks of a rank this thread has taken so far.
@@ -132,9 +143,16 @@ mod held {
 
     const RANKS: usize = NAMES.len();
 
+    /// How many locks of each rank a thread holds.
+    pub type Locks = [u8; RANKS];
+
     thread_local! {
-        /// How many locks of each rank this thread holds.
-        static HELD: Cell<[u8; RANKS]> = const { Cell::new([0; RANKS]) };
+        /// Those of this thread.
+        static HELD: Cell<Locks> = const { Cell::new([0; RANKS]) };
+    }
+
+    pub fn exchange(locks: Locks) -> Locks {
+        HELD.replace(locks)
     }
 
     #[cfg(test)]

@@ -16,6 +16,7 @@
 //! | [`fork`] | how a forked child comes to a pager of its own |
 //! | [`keeper`] | `Keeper`, the thread for all that need not happen inside a fault or a call |
 //! | [`hooks`] | the interface for the preload library |
+//! | [`simulation`] | the interface for the simulator |
 //!
 //! `Base`, `Context`, `Reclaimer`, `FaultService` and `Keeper` are layers: each owns its state, with private fields,
 //! and derefs to the one under it. The state under the lock ([`process::state`]) is parts with private fields and a
@@ -32,6 +33,7 @@ mod map;
 mod pager;
 mod process;
 mod reclaim;
+pub mod simulation;
 mod statics;
 mod syscalls;
 #[cfg(test)]

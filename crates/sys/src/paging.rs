@@ -45,6 +45,17 @@ pub trait Kernel: Sync + Sized + 'static {
     fn wait_word(&self, word: &AtomicU32, seen: u32, timeout: Option<Duration>);
     /// Wakes so many who wait for `word`.
     fn wake_word(&self, word: &AtomicU32, count: i32);
+    /// Waits for news of the tree, for so long: `wait` does it, and returns another number than `seen` if there is
+    /// some. A simulation calls it with no time, again and again.
+    fn wait_for_news(
+        &self,
+        seen: u32,
+        timeout: Duration,
+        mut wait: impl FnMut(Duration) -> u32,
+    ) -> u32 {
+        let _ = seen;
+        wait(timeout)
+    }
     /// The calling thread's number.
     fn thread(&self) -> u32;
     /// The calling process's number.

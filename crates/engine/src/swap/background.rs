@@ -7,7 +7,7 @@ use crate::env::IoError;
 use crate::locks::none_held;
 use crate::shrinker::Shrinker;
 use crate::slots::ExtentList;
-use crate::sync::{Condvar, Mutex, lock, wait_at_most};
+use crate::sync::{Condvar, Mutex, lock, notify_all, wait_at_most};
 use crate::{EntryId, PAGE_SIZE, PageBytes};
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl BackgroundSlot {
     fn tell(&self, mut state: crate::sync::MutexGuard<'_, State>) {
         state.steps += 1;
         if state.waiting > 0 {
-            self.told.notify_all();
+            notify_all(&self.told);
         }
     }
 
@@ -83,7 +83,7 @@ impl BackgroundSlot {
         let mut soon = true;
         state.waiting += 1;
         while soon && state.background.is_none() && state.steps == steps {
-            (state, soon) = wait_at_most(&self.told, state, LONG);
+            (state, soon) = wait_at_most(&self.told, &self.state, state, LONG);
         }
         state.waiting -= 1;
         soon

@@ -22,13 +22,14 @@
 
 use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
+use ebb_engine::sync::{Mutex, MutexGuard, lock};
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, KeyedLender, Keyring, SlotKeys};
 use ebb_sys::paging::Time;
 use ebb_tree::{Answer, DeviceState, MAX_DEVICES, Member};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a turn of moving pages away may take: a fork waits for it.
@@ -123,7 +124,7 @@ impl DeviceSet {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// A device in use has a row and a place of its own, is known by its serial number, and marks keys where there are

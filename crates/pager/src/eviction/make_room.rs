@@ -136,7 +136,8 @@ impl<K: Kernel> Reclaimer<K> {
                 return (state, None);
             };
             drop(state);
-            self.member.wait(seen, Some(left));
+            let wait = |most| self.member.wait(seen, Some(most));
+            self.kernel.wait_for_news(seen, left, wait);
             state = self.lock();
         }
     }

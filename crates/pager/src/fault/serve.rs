@@ -107,7 +107,9 @@ impl<K: Kernel> FaultService<K> {
         let seen = self.member.wait(0, Some(Duration::ZERO));
         self.member.ask_reclaim(256);
         // A process that is asked hears of that too: no news of room.
-        self.member.wait(seen, Some(Duration::from_millis(1)));
+        let wait = |most| self.member.wait(seen, Some(most));
+        self.kernel
+            .wait_for_news(seen, Duration::from_millis(1), wait);
         if !self.has_room(&mut self.lock(), 1) {
             self.kernel.sleep(Duration::from_micros(500));
         }

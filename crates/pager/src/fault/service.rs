@@ -261,3 +261,35 @@ impl<K: Kernel> FaultService<K> {
         self.base.lifecycle.is_keeper(thread) || self.services.has(thread)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::worker::DeferredFault;
+    use crate::tests::machine::{Machine, MemoryKernel};
+    use ebb_tree::Config;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// The kernel of one thread panics where that would sleep for ever.
+    #[test]
+    fn a_service_thread_that_put_a_fault_down_stays_awake() {
+        let machine = Machine::on(MemoryKernel::alone_on(2), 1024, Config::default(), |_| ());
+        let (process, now) = (machine.process, machine.process.now());
+        let me = process.services.service(1);
+        process.services.wake(me);
+        let mut turn = Turn {
+            worker: Worker::new(),
+            watch: Watch::new(now),
+            quiet: 0,
+        };
+        turn.worker.defer(DeferredFault {
+            pending: PendingFault::alone(Fault::default(), now),
+            begin: now,
+            copies: 0,
+        });
+        process.fall_asleep(me, &turn);
+        assert!(turn.worker.next_deferred().is_some());
+        let sleeps = catch_unwind(AssertUnwindSafe(|| process.fall_asleep(me, &turn)));
+        assert!(sleeps.is_err(), "another is awake: it may sleep");
+    }
+}

@@ -256,6 +256,10 @@ impl<K: Kernel> FaultService<K> {
                 }
                 Err(error) => {
                     self.poison(load.first.plus(i), error);
+                    if *error != LoadError::Empty {
+                        // Nobody will ask for it again: it would keep its slot, and so its device.
+                        freeing.add(self.swap, self.cpu(), entry);
+                    }
                     Page::Poisoned
                 }
             };

@@ -146,7 +146,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Lets a forked child have what is or was registered, or not. Memory that `mremap` has just moved is
     /// registered no more, but would still be kept from children.
-    fn inherit(&'static self, locked: &Locked, on: bool) {
+    pub fn inherit(&'static self, locked: &Locked, on: bool) {
         if self.process().is_none() {
             return;
         }

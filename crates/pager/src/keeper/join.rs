@@ -125,10 +125,12 @@ impl<K: Kernel> Pager<K> {
     pub fn wait_for_news(&'static self, member: &Member, seen: u32, pause: Duration) -> u32 {
         /// Where nobody tells of the program's end.
         const UNTOLD: Duration = Duration::from_millis(20);
-        let seen = match self.kernel.program_word() {
-            Some(word) => member.wait_beside(seen, pause, word),
-            None => member.wait(seen, Some(pause.min(UNTOLD))),
-        };
+        let word = self.kernel.program_word();
+        let pause = word.map_or(pause.min(UNTOLD), |_| pause);
+        let seen = self.kernel.wait_for_news(seen, pause, |most| match word {
+            Some(word) => member.wait_beside(seen, most, word),
+            None => member.wait(seen, Some(most)),
+        });
         self.leave_with_program(member);
         self.kernel.follow_user();
         seen

@@ -18,9 +18,9 @@ use crate::process::state::State;
 use crate::process::user_changes::UserChanges;
 use crate::process::vfork_calls::VforkCalls;
 use ebb_engine::Cpu;
+use ebb_engine::sync::{self, Mutex, MutexGuard};
 use ebb_sys::paging::Kernel;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// The state, locked.
@@ -90,17 +90,13 @@ impl<K: Kernel> Base<K> {
     #[inline]
     pub fn lock_service(&'static self) -> Locked {
         ebb_engine::locks::none_held();
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 
     /// The same if nobody has it now.
     pub fn try_lock_service(&'static self) -> Option<Locked> {
         ebb_engine::locks::none_held();
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        sync::try_lock(&self.state)
     }
 
     /// Waits, with the lock given up, until a transit ends, or for so long.

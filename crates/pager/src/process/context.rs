@@ -20,9 +20,9 @@ use crate::process::state::State;
 use ebb_engine::Cpu;
 use ebb_engine::counters::Counters;
 use ebb_engine::swap::Swap;
+use ebb_engine::sync::{self, Mutex, MutexGuard};
 use ebb_sys::paging::{Kernel, Time};
 use ebb_tree::Member;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// What all threads of ours share. Handles are visible to the layers above: they never change.
 pub struct Context<K: Kernel> {
@@ -90,17 +90,13 @@ impl<K: Kernel> Context<K> {
     /// Keeps forks and the keeper's work in the engine apart.
     pub fn gate(&self) -> MutexGuard<'_, ()> {
         ebb_engine::locks::none_held();
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.gate)
     }
 
     /// The gate, if nobody has it.
     pub fn try_gate(&self) -> Option<MutexGuard<'_, ()>> {
         ebb_engine::locks::none_held();
-        match self.gate.try_lock() {
-            Ok(gate) => Some(gate),
-            Err(TryLockError::Poisoned(gate)) => Some(gate.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        sync::try_lock(&self.gate)
     }
 
     /// Pages of memory in use that the pager knows of, the engine's included.

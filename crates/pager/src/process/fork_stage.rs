@@ -1,11 +1,11 @@
 //! Where a fork stands: words by which the forking thread, the keeper, service threads and the child's
 //! keeper tell each other.
 
+use ebb_engine::sync::{Mutex, lock};
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The stages of a fork, in this order, and back to the first.
@@ -197,14 +197,14 @@ impl ForkStage {
 
     /// In the helper of a forked child that cannot be served: its program says why, and ends.
     pub fn child_fails(&self, kernel: &impl Kernel, why: String) {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        *lock(&self.failure) = Some(why);
         self.child_is(kernel, child::FAILED);
     }
 
     /// Why the child cannot be served, if it cannot.
     pub fn child_failure(&self) -> Option<String> {
         let failed = self.child.load(SeqCst) == child::FAILED;
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = lock(&self.failure);
         failed.then(|| failure.take().unwrap_or_default())
     }
 

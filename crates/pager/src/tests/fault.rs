@@ -1,10 +1,14 @@
 //! The way out and in: capture, swap out, swap in, resolve, room.
 
-use super::kernel::{PAGE, Stop};
 use super::machine::Machine;
 use crate::eviction::make_room::{Step, When};
 use crate::map::page_map::{Page, UNIT};
 use ebb_engine::random::Random;
+use ebb_engine::slots::DeviceSpec;
+use ebb_memory_kernel::{PAGE, Stop};
+use ebb_stores::{FaultyStore, RamStore};
+use ebb_tree::{Codec, Config};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -97,9 +101,9 @@ fn a_page_that_the_system_refuses_is_waited_for() {
     let start = machine.map(4);
     machine.write(start, 1);
     machine.evict(start);
-    machine.kernel.refuses.store(20, SeqCst);
+    machine.kernel.threads.refuses.store(20, SeqCst);
     machine.read(start);
-    assert_eq!(machine.kernel.refuses.load(SeqCst), 0);
+    assert_eq!(machine.kernel.threads.refuses.load(SeqCst), 0);
     machine.check();
 }
 
@@ -123,6 +127,33 @@ fn a_staged_page_is_remapped() {
     machine.read(start);
     assert_eq!(machine.process.swap.memory().pool_pages, stored);
     assert_eq!(machine.process.counters().fault_cache.get(), 1);
+    machine.check();
+}
+
+/// A page that cannot be read back is lost, and leaves nothing behind on its device.
+#[test]
+fn a_lost_page_leaves_no_entry_and_no_slot() {
+    let config = Config {
+        codec: Codec::None,
+        ..Config::default()
+    };
+    let mut machine = Machine::with(1024, config, |devices| {
+        let faults = "read=1/1".parse().unwrap();
+        let store = Arc::new(FaultyStore::new(RamStore::new(1024), faults));
+        devices.add(store, DeviceSpec::default(), None).unwrap();
+    });
+    let slots = |machine: &Machine| machine.process.swap_space.devices.devices.usage()[0].used;
+    let start = machine.map(UNIT);
+    machine.write(start, 77);
+    machine.evict(start);
+    machine.store_staged();
+    assert_eq!((machine.process.swap.entries(), slots(&machine)), (1, 1));
+    assert_eq!(machine.kernel.touch(1, start, None), Err(Stop::Waits));
+    machine.serve();
+    assert_eq!(machine.kernel.touch(1, start, None), Err(Stop::Poisoned));
+    assert_eq!(machine.page(start), Page::Poisoned);
+    assert_eq!((machine.process.swap.entries(), slots(&machine)), (0, 0));
+    machine.process.swap.check();
     machine.check();
 }
 

@@ -1,15 +1,17 @@
 //! Pages that forked relatives share: charged once, and copied only with room.
 
-use super::kernel::PAGE;
 use super::machine::Machine;
 use crate::process::shared_pages::Sharing;
+use ebb_memory_kernel::PAGE;
 
 /// Forks as the program's thread and the keeper do together.
 fn fork(machine: &mut Machine) {
     let (pager, process) = (machine.pager, machine.process);
     while !process.quiesce(&mut machine.worker, &mut None) {}
     let (mut locked, slot) = pager.reserve_quiescent(process).expect("quiescent");
+    pager.inherit(&locked, true);
     machine.kernel.fork();
+    pager.inherit(&locked, false);
     pager.share_with(
         process,
         &mut locked,

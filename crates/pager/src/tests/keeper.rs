@@ -1,7 +1,7 @@
 //! The keeper: registration, measuring, memory for peers.
 
-use super::kernel::PAGE;
 use super::machine::Machine;
+use ebb_memory_kernel::PAGE;
 use ebb_sys::paging::Kernel;
 
 #[test]

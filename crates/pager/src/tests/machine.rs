@@ -1,6 +1,5 @@
 //! A paging process on a kernel in memory, and what its program should find in its memory.
 
-use super::kernel::{MemoryKernel, PAGE, Stop};
 use crate::devices::swap_space;
 use crate::eviction::make_room::Step;
 use crate::fault::fault_service::FaultService;
@@ -10,12 +9,18 @@ use crate::pager::Pager;
 use crate::process::lifecycle::Entries;
 use crate::process::outcome::Outcome;
 use crate::process::worker::{PendingFault, Worker};
+use ebb_engine::slots::Devices;
+use ebb_memory_kernel::alone::Alone;
+use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use ebb_tree::{Config, Member};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
+
+/// The kernel of these tests.
+pub type MemoryKernel = ebb_memory_kernel::MemoryKernel<Alone>;
 
 pub const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -37,21 +42,36 @@ pub struct Machine {
 impl Machine {
     /// A process alone in a tree of so many pages, without devices.
     pub fn new(budget: u64) -> Self {
-        let pager: &'static Pager<MemoryKernel> =
-            Box::leak(Box::new(Pager::new(MemoryKernel::new())));
+        Self::with(budget, Config::default(), |_| ())
+    }
+
+    /// The same of this configuration, with the devices that are added.
+    pub fn with(budget: u64, config: Config, add: impl FnOnce(&Devices)) -> Self {
+        Self::on(MemoryKernel::alone(), budget, config, add)
+    }
+
+    /// The same on this kernel.
+    pub fn on(
+        kernel: MemoryKernel,
+        budget: u64,
+        config: Config,
+        add: impl FnOnce(&Devices),
+    ) -> Self {
+        let pager: &'static Pager<MemoryKernel> = Box::leak(Box::new(Pager::new(kernel)));
         let entries = Entries {
             keeper: never,
             service: never,
         };
         pager.lifecycle.begin(Some("a tree".into()), entries);
-        let member = Member::alone(budget, Config::default()).expect("a table");
+        let member = Member::alone(budget, config).expect("a table");
         let member: &'static Member = Box::leak(Box::new(member));
         let freed = |bytes: &[u8]| pager.before_give_back(bytes);
         let space = swap_space::open(&pager.kernel, member, freed).expect("an engine");
+        add(&space.devices.devices);
         let keeper = pager.adopt(member, space, false).expect("adopted");
         let process = keeper.faults();
         let turn = Box::new(|| process.register_new());
-        let _ = pager.kernel.while_waiting.set(turn);
+        let _ = pager.kernel.threads.while_waiting.set(turn);
         Self {
             pager,
             process,
@@ -64,9 +84,9 @@ impl Machine {
 
     /// Makes a call as a thread of the program does, with the keeper at work.
     pub fn call<T>(&mut self, call: impl FnOnce(&'static Pager<MemoryKernel>) -> T) -> T {
-        self.kernel.is_own.store(false, SeqCst);
+        self.kernel.threads.is_own.store(false, SeqCst);
         let result = call(self.pager);
-        self.kernel.is_own.store(true, SeqCst);
+        self.kernel.threads.is_own.store(true, SeqCst);
         self.process.register_new();
         result
     }
@@ -180,10 +200,10 @@ impl Machine {
 
     /// Maps so many pages as the program does, before the keeper's turn.
     pub fn mmap_unregistered(&mut self, pages: usize, flags: i32) -> usize {
-        self.kernel.is_own.store(false, SeqCst);
+        self.kernel.threads.is_own.store(false, SeqCst);
         // SAFETY: memory of the kernel in memory.
         let mapped = unsafe { self.pager.mmap(0, pages * PAGE, PLAIN, flags, -1, 0) };
-        self.kernel.is_own.store(true, SeqCst);
+        self.kernel.threads.is_own.store(true, SeqCst);
         mapped.expect("mapped")
     }
 

@@ -1,4 +1,4 @@
-//! Tests of the whole pager against a kernel in memory ([`kernel`]).
+//! Tests of the whole pager against a kernel in memory (`ebb_memory_kernel`).
 //!
 //! One thread plays all parts in turn: the program's threads, service, the keeper. So each test is the same
 //! on every run. The engine, the state and a tree of one process are the real ones. A forked child is a
@@ -7,6 +7,5 @@
 mod fault;
 mod fork;
 mod keeper;
-mod kernel;
-mod machine;
+pub mod machine;
 mod syscalls;

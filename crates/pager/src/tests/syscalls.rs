@@ -1,9 +1,9 @@
 //! Memory calls of the program while its pages are somewhere else.
 
-use super::kernel::{PAGE, Stop};
 use super::machine::{Machine, PLAIN};
 use crate::map::page_map::{Page, UNIT};
 use ebb_engine::random::Random;
+use ebb_memory_kernel::{PAGE, Stop};
 
 /// Writes to pages, and evicts every second unit of them.
 fn half_out(machine: &mut Machine, pages: usize) -> usize {
@@ -111,8 +111,7 @@ fn read_only_memory_leaves_by_copy() {
     // While something is pinned for long, it stays.
     machine.evict(start);
     machine.read_all();
-    let pinned = &machine.kernel.pinned_for_long;
-    pinned.store(1, std::sync::atomic::Ordering::SeqCst);
+    machine.kernel.pin_for_long(1);
     machine.reclaim(64);
     assert_eq!(machine.present(start, UNIT), UNIT);
     machine.check();

@@ -1,7 +1,21 @@
 //! Clocks of the kernel.
 
+/// In debug builds, the clock of a simulation in the place of CLOCK_MONOTONIC.
+#[cfg(debug_assertions)]
+static SIMULATED: std::sync::OnceLock<fn() -> u64> = std::sync::OnceLock::new();
+
+/// The clock of this process is a simulation's from now on.
+#[cfg(debug_assertions)]
+pub fn simulate(monotonic_ns: fn() -> u64) {
+    SIMULATED.get_or_init(|| monotonic_ns);
+}
+
 /// CLOCK_MONOTONIC, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
+    #[cfg(debug_assertions)]
+    if let Some(simulated) = SIMULATED.get() {
+        return simulated();
+    }
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -17,9 +17,10 @@
 use super::{JoinError, Member};
 use crate::lease::Leases;
 use crate::protocol;
-use crate::table::{Answer, DeviceRow, DeviceState, map_leases};
+use crate::table::{Answer, DeviceRow, DeviceState, clusters_of, create_leases, map_leases};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
+use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -148,6 +149,17 @@ impl Member {
         answer: Option<(u64, Answer)>,
     ) {
         self.table.slot(self.slot()).shares[row].report(used, errors, out, answer);
+    }
+
+    /// In a tree without a supervisor: the leases of a device of this process's own, in a row, which forked children
+    /// share with it.
+    ///
+    /// # Errors
+    /// There is no shared memory for them.
+    pub fn lend(&self, row: usize, slots: u64) -> Result<Option<Arc<dyn Lender>>, Errno> {
+        let (leases, _fd) = create_leases(clusters_of(slots))?;
+        self.held.lock()[row] = Some((row as u64, leases));
+        Ok(self.lender(row))
     }
 
     /// The leases of the device held in a row. They follow this process's slot number: in a

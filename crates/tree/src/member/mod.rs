@@ -41,7 +41,7 @@ use held::Held;
 use join::{JoinRequest, number_of, request_join};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -129,6 +129,11 @@ impl Member {
             program: AtomicU32::new(std::process::id()),
             memory: Mutex::default(),
         })
+    }
+
+    /// In a tree without a supervisor: messages go to this socket.
+    pub fn tell(&self, connection: OwnedFd) {
+        self.connection.keep(connection);
     }
 
     /// In a forked child, after [`child_started`](Self::child_started), on its new service

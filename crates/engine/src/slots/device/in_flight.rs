@@ -25,8 +25,8 @@
 //! goes from cluster to cluster.
 
 use crate::locks::{LockRank, Ordered, lock, none_held, wait};
-use crate::sync::Condvar;
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Condvar, notify_all};
 
 /// How often one allocation looks everywhere because room has arrived, at most.
 pub(in crate::slots) const LOOKS: u32 = 8;
@@ -123,7 +123,7 @@ impl InFlight {
         let mut counts = lock(&self.counts);
         counts.since.freed = counts.since.freed.wrapping_add(pages);
         if counts.waiting > 0 {
-            self.changed.notify_all();
+            notify_all(&self.changed);
         }
     }
 
@@ -146,7 +146,7 @@ impl InFlight {
                 (false, true) => {}
             }
             counts.waiting += 1;
-            counts = wait(&self.changed, counts);
+            counts = wait(&self.changed, &self.counts, counts);
             counts.waiting -= 1;
         }
     }
@@ -197,7 +197,7 @@ impl Drop for Withdrawn<'_> {
             counts.since.arrived = counts.since.arrived.wrapping_add(1);
         }
         if counts.waiting > 0 && (self.arrived || counts.under_way == 0) {
-            self.in_flight.changed.notify_all();
+            notify_all(&self.in_flight.changed);
         }
     }
 }

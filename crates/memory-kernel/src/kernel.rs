@@ -1,0 +1,866 @@
+//! [`MemoryKernel`]: the pager's system, over page tables in memory, and what a program does beside calls of the pager.
+
+use crate::PAGE;
+use crate::frames::Frame;
+use crate::page_tables::{InChild, PageTables, pages_of};
+use crate::threads::{Call, Disturbance, Event, Threads};
+use ebb_sys::Errno;
+use ebb_sys::memory::page_up;
+use ebb_sys::pagemap::Mapped;
+use ebb_sys::paging::{Entry, Kernel, Time};
+use ebb_sys::program::Gone;
+use ebb_sys::thread::{TaskName, Urgency};
+use ebb_sys::userfaultfd::Fault;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Why a touch did not succeed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The thread waits for service.
+    Waits,
+    /// SIGSEGV.
+    Unmapped,
+    /// SIGBUS.
+    Poisoned,
+}
+
+/// See the module.
+pub struct MemoryKernel<T: Threads> {
+    /// Who runs threads.
+    pub threads: T,
+    tables: Mutex<PageTables>,
+    /// Relatives that were forked and have no pager.
+    children: Mutex<Vec<PageTables>>,
+}
+
+type Done = (usize, Result<(), Errno>);
+
+impl<T: Threads> MemoryKernel<T> {
+    /// A process that has no memory yet.
+    pub fn new(threads: T) -> Self {
+        Self {
+            threads,
+            tables: Mutex::default(),
+            children: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PageTables> {
+        self.tables.lock().expect("no panic is survived")
+    }
+
+    /// Looks at the page tables, which nobody changes meanwhile.
+    pub fn tables<R>(&self, f: impl FnOnce(&mut PageTables) -> R) -> R {
+        f(&mut self.lock())
+    }
+
+    fn called(&self, call: Call, start: usize, len: usize) -> MutexGuard<'_, PageTables> {
+        self.threads.switch(call, [start as u64, len as u64]);
+        self.lock()
+    }
+
+    fn tell(&self, woken: Vec<u32>) {
+        for thread in woken {
+            self.threads.notify(Event::Page(thread));
+        }
+    }
+
+    /// A thread of the program touches a page, to write it or not: `f` gets it.
+    ///
+    /// # Errors
+    /// It has to wait, or gets a signal.
+    pub fn access<R>(
+        &self,
+        thread: u32,
+        address: usize,
+        write: bool,
+        f: impl FnOnce(&mut Frame) -> R,
+    ) -> Result<R, Stop> {
+        let at = address & !(PAGE - 1);
+        let mut tables = self.lock();
+        let mapping = *tables.mappings.get(&at).ok_or(Stop::Unmapped)?;
+        let wanted = if write {
+            libc::PROT_WRITE
+        } else {
+            libc::PROT_READ
+        };
+        if mapping.prot & wanted == 0 {
+            return Err(Stop::Unmapped);
+        }
+        if tables.poisoned.contains(&at) {
+            return Err(Stop::Poisoned);
+        }
+        let protected = match tables.pages.get_mut(&at) {
+            Some(page) if !(page.protected && write) => return Ok(f(page)),
+            Some(_) => true,
+            None if mapping.registered => false,
+            None => {
+                let page = tables.pages.entry(at).or_insert(Frame::new(&[0; PAGE]));
+                return Ok(f(page));
+            }
+        };
+        let fault = Fault {
+            address: at,
+            write,
+            protected,
+            thread,
+        };
+        tables.faults.push_back(fault);
+        tables.waiting.push(fault);
+        drop(tables);
+        self.threads.notify(Event::Fault);
+        Err(Stop::Waits)
+    }
+
+    /// A thread of the program reads a byte, or writes one.
+    ///
+    /// # Errors
+    /// As [`access`](Self::access).
+    pub fn touch(&self, thread: u32, address: usize, write: Option<u8>) -> Result<u8, Stop> {
+        self.access(thread, address, write.is_some(), |page| {
+            if let Some(byte) = write {
+                page.own()[address % PAGE] = byte;
+            }
+            page.bytes()[address % PAGE]
+        })
+    }
+
+    /// Whether a thread waits for service.
+    pub fn waits(&self, thread: u32) -> bool {
+        self.lock().waiting.iter().any(|f| f.thread == thread)
+    }
+
+    /// Whether a page is there.
+    pub fn is_present(&self, address: usize) -> bool {
+        self.lock().pages.contains_key(&(address & !(PAGE - 1)))
+    }
+
+    /// The system calls `munmap` and `mmap`, made without libc.
+    pub fn map_behind(&self, start: usize, pages: usize) {
+        let mut tables = self.lock();
+        let woken = tables.unmap(start, pages * PAGE);
+        tables.map(start, pages * PAGE, 3, false);
+        drop(tables);
+        self.tell(woken);
+    }
+
+    /// The program unmaps memory without libc, and memory of the pager's own is mapped into the hole.
+    pub fn replace_by_own(&self, start: usize, len: usize) {
+        let mut tables = self.lock();
+        let woken = tables.unmap(start, len);
+        tables.map(start, len, 3, true);
+        drop(tables);
+        self.tell(woken);
+    }
+
+    /// Whether missing pages of this memory are faults.
+    pub fn is_registered(&self, address: usize) -> bool {
+        let mapping = self.lock().mappings.get(&address).copied();
+        mapping.is_some_and(|mapping| mapping.registered)
+    }
+
+    /// Pins a page, as a transfer of a device does, or ends that.
+    pub fn pin(&self, address: usize, on: bool) {
+        let mut tables = self.lock();
+        let page = tables.pages.get_mut(&address).expect("present");
+        page.pins = u32::from(on);
+    }
+
+    /// Transfers that last long are so many from now on.
+    pub fn pin_for_long(&self, pages: u64) {
+        self.lock().long_pins = pages;
+    }
+
+    /// Copies the process. The copy has no pager.
+    pub fn fork(&self) {
+        let child = self.lock().child();
+        self.children.lock().expect("no panic").push(child);
+    }
+
+    /// A child writes a page, if it has it.
+    pub fn child_writes(&self, child: usize, address: usize, byte: u8) {
+        let mut children = self.children.lock().expect("no panic");
+        if let Some(page) = children[child].pages.get_mut(&(address & !(PAGE - 1))) {
+            page.own()[address % PAGE] = byte;
+        }
+    }
+
+    /// A byte of a child's memory, if it has the page.
+    pub fn child_reads(&self, child: usize, address: usize) -> Option<u8> {
+        let children = self.children.lock().expect("no panic");
+        let page = children[child].pages.get(&(address & !(PAGE - 1)))?;
+        Some(page.bytes()[address % PAGE])
+    }
+
+    /// All children end.
+    pub fn end_children(&self) {
+        self.children.lock().expect("no panic").clear();
+    }
+
+    /// Before the host copies this process, in it: pages that the child will have are counted twice.
+    pub fn count_copies(&self) {
+        let Some(sharers) = self.threads.sharers() else {
+            return;
+        };
+        for page in self.lock().pages.values_mut() {
+            page.count_copy(sharers);
+        }
+    }
+
+    /// In the copy that the host made.
+    pub fn become_child(&self) {
+        self.lock().become_child();
+    }
+
+    /// The process has ended: it maps nothing any more.
+    pub fn clear(&self) {
+        *self.lock() = PageTables::default();
+    }
+
+    /// One page after the other, until one fails. Others may run between two of them.
+    fn transfer(
+        &self,
+        call: Call,
+        len: usize,
+        mut one: impl FnMut(&mut PageTables, usize) -> Result<(), Errno>,
+    ) -> Done {
+        let stops = match self.threads.strikes(Disturbance::Partial, call) {
+            true => self.threads.below(len / PAGE) * PAGE,
+            false => len,
+        };
+        let mut tables = self.lock();
+        for done in (0..len).step_by(PAGE) {
+            if done == stops {
+                return (done, Err(Errno(libc::EAGAIN)));
+            }
+            match one(&mut tables, done) {
+                Ok(()) => {}
+                Err(_) if done > 0 => return (done, Err(Errno(libc::EAGAIN))),
+                Err(error) => return (0, Err(error)),
+            }
+        }
+        (len, Ok(()))
+    }
+
+    /// Waits until every page of an area is there, as a call does that populates memory.
+    fn populate(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        if !self.threads.can_wait() {
+            return Ok(());
+        }
+        let thread = self.threads.thread();
+        for at in pages_of(addr, len) {
+            loop {
+                let touched = self.access(thread, at, true, |page| {
+                    page.own();
+                });
+                match touched {
+                    Ok(()) => break,
+                    Err(Stop::Waits) => self.threads.wait_event(Event::Page(thread), None),
+                    Err(_) => return Err(Errno(libc::ENOMEM)),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    fn copied(&self, to: usize, from: &[u8], protect: bool, wake: bool) -> Done {
+        let whole = {
+            let tables = self.called(Call::Copy, to, from.len());
+            tables.is_whole(to, from.len()) && tables.mappings[&to].registered
+        };
+        if self.threads.strikes(Disturbance::NoPage, Call::Copy) {
+            return (0, Err(Errno(libc::ENOMEM)));
+        }
+        if !whole {
+            return (0, Err(Errno(libc::ENOENT)));
+        }
+        let (done, result) = self.transfer(Call::Copy, from.len(), |tables, done| {
+            if tables.pages.contains_key(&(to + done)) {
+                return Err(Errno(libc::EEXIST));
+            }
+            let bytes = from[done..done + PAGE].try_into().expect("a page");
+            let mut page = Frame::new(bytes);
+            page.protected = protect;
+            tables.put(to + done, page);
+            Ok(())
+        });
+        if wake {
+            let woken = self.lock().wake(to, done);
+            self.tell(woken);
+        }
+        (done, result)
+    }
+
+    fn moved(&self, to: usize, from: usize, len: usize) -> Done {
+        {
+            let tables = self.called(Call::Move, from, len);
+            let (source, target) = (tables.mappings.get(&from), tables.mappings.get(&to));
+            let (Some(source), Some(target)) = (source, target) else {
+                return (0, Err(Errno(libc::ENOENT)));
+            };
+            let alike = source.prot == target.prot
+                && source.prot & libc::PROT_WRITE != 0
+                && source.locked == target.locked;
+            let whole = tables.is_whole(from, len) && tables.is_whole(to, len);
+            if !alike || !whole || !target.registered {
+                return (0, Err(Errno(libc::EINVAL)));
+            }
+        }
+        if self.threads.strikes(Disturbance::Again, Call::Move) {
+            return (0, Err(Errno(libc::EAGAIN)));
+        }
+        let busy = self.threads.strikes(Disturbance::Busy, Call::Move);
+        self.transfer(Call::Move, len, |tables, done| {
+            if tables.pages.contains_key(&(to + done)) {
+                return Err(Errno(libc::EEXIST));
+            }
+            let page = tables.pages.get(&(from + done));
+            let page = page.ok_or(Errno(libc::ENOENT))?;
+            if page.pins > 0 || page.is_shared() || busy {
+                return Err(Errno(libc::EBUSY));
+            }
+            let mut page = tables.pages.remove(&(from + done)).expect("looked at");
+            page.protected = false;
+            tables.put(to + done, page);
+            Ok(())
+        })
+    }
+}
+
+impl<T: Threads> Kernel for MemoryKernel<T> {
+    fn now(&self) -> Time {
+        self.threads.now()
+    }
+    fn sleep(&self, time: Duration) {
+        self.threads.sleep(time);
+    }
+    fn wait_word(&self, word: &AtomicU32, seen: u32, timeout: Option<Duration>) {
+        self.threads.wait_word(word, seen, timeout);
+    }
+    fn wake_word(&self, word: &AtomicU32, count: i32) {
+        self.threads.wake_word(word, count);
+    }
+    fn wait_for_news(
+        &self,
+        seen: u32,
+        timeout: Duration,
+        wait: impl FnMut(Duration) -> u32,
+    ) -> u32 {
+        self.threads.wait_for_news(seen, timeout, wait)
+    }
+    fn thread(&self) -> u32 {
+        self.threads.thread()
+    }
+    fn process(&self) -> u32 {
+        self.threads.process()
+    }
+    fn is_own_thread(&self) -> bool {
+        self.threads.is_own_thread()
+    }
+    fn on_own_stack<R: 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R {
+        f()
+    }
+    fn is_on_own_stack(&self) -> bool {
+        true
+    }
+    fn cpu(&self) -> usize {
+        self.threads.cpu()
+    }
+    fn cpu_of(&self, thread: u32) -> Option<usize> {
+        self.threads.cpu_of(thread)
+    }
+    fn allowed_cpus(&self) -> Vec<usize> {
+        (0..self.threads.processors()).collect()
+    }
+    fn processors(&self) -> usize {
+        self.threads.processors()
+    }
+    fn running(&self) -> Option<usize> {
+        Some(1)
+    }
+    fn nodes(&self) -> Vec<u16> {
+        vec![0; self.threads.processors()]
+    }
+    fn bind(&self, _: usize) {}
+    fn set_urgency(&self, _: u32, _: Urgency) -> bool {
+        true
+    }
+    fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno> {
+        self.threads.spawn(entry, index)
+    }
+    fn name_thread(&self, _: TaskName) {}
+    fn start_helper(&self, entry: Entry, _: Duration) -> Result<(), Errno> {
+        self.threads.start_helper(entry)
+    }
+    fn standard_error(&self) -> Option<(u64, u64)> {
+        Some((0, 2))
+    }
+    fn write_standard_error(&self, line: &[u8]) {
+        self.threads.say(line);
+    }
+    fn watch_program(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn program(&self) -> u32 {
+        self.threads.process()
+    }
+    fn program_pidfd(&self) -> Option<BorrowedFd<'static>> {
+        None
+    }
+    fn program_word(&self) -> Option<(&'static AtomicU32, u32)> {
+        None
+    }
+    fn find_proc(&self, _: Option<u32>) {}
+    fn reopen(&self, _: u32, _: i32) -> Result<OwnedFd, Errno> {
+        Err(Errno(libc::ENOENT))
+    }
+    fn setting(&self, _: &str) -> Option<String> {
+        None
+    }
+    fn helper_lives(&self) -> bool {
+        self.threads.helper_lives()
+    }
+    fn end_helper(&self) -> ! {
+        self.threads.end_helper()
+    }
+    fn program_is_gone(&self) -> Option<Gone> {
+        self.threads.program_is_gone()
+    }
+    fn kill_program(&self) {
+        self.threads.kill_program();
+    }
+    fn die(&self) -> ! {
+        self.threads.die()
+    }
+    fn follow_user(&self) {}
+    fn has_user(&self, _: u32) -> bool {
+        true
+    }
+    fn user_changed(&self, wake: impl Fn()) {
+        wake();
+    }
+    fn begin(&self) {}
+    fn reset_in_child(&self) {
+        self.threads.reset_in_child();
+    }
+
+    fn open(&self) -> Result<(), String> {
+        Ok(())
+    }
+    fn open_given(&self, _: [OwnedFd; 3]) -> Result<(), String> {
+        Ok(())
+    }
+    fn faults(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn read_faults<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno> {
+        let mut tables = self.called(Call::ReadFaults, 0, out.len());
+        let faults = &mut tables.faults;
+        let mut count = faults.len().min(out.len());
+        if count > 1 && self.threads.strikes(Disturbance::Order, Call::ReadFaults) {
+            let all = faults.len();
+            for i in (1..all).rev() {
+                faults.swap(i, self.threads.below(i + 1));
+            }
+            count = 1 + self.threads.below(count);
+        }
+        for (to, fault) in out.iter_mut().zip(faults.drain(..count)) {
+            *to = fault;
+        }
+        drop(tables);
+        self.threads.answered(Call::ReadFaults, count as u64);
+        Ok(&out[..count])
+    }
+    fn has_faults(&self, timeout_ms: i32) -> bool {
+        drop(self.called(Call::HasFaults, 0, timeout_ms as usize));
+        let timeout = Duration::from_millis(timeout_ms as u64);
+        let end = self.threads.now() + timeout;
+        while self.lock().faults.is_empty() {
+            if timeout_ms == 0 {
+                return false;
+            }
+            let left = end.saturating_sub(self.threads.now());
+            if left.is_zero() || !self.threads.wait_event(Event::Fault, Some(left)) {
+                return !self.lock().faults.is_empty();
+            }
+        }
+        true
+    }
+    fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut tables = self.called(Call::Register, start, len);
+        if !tables.all(start, len, |_| true) {
+            return Err(Errno(libc::EINVAL));
+        }
+        tables.change(start, len, |m| m.registered = true);
+        Ok(())
+    }
+    fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
+        let mut tables = self.called(Call::Unregister, start, len);
+        if !tables.all(start, len, |_| true) {
+            return Err(Errno(libc::EINVAL));
+        }
+        tables.change(start, len, |m| m.registered = false);
+        let woken = tables.wake(start, len);
+        drop(tables);
+        self.tell(woken);
+        Ok(())
+    }
+    fn copy(&self, to: usize, from: &[u8], protect: bool, wake: bool) -> Done {
+        let done = self.copied(to, from, protect, wake);
+        self.threads.answered(Call::Copy, answer(done));
+        done
+    }
+    unsafe fn move_pages(&self, to: usize, from: usize, len: usize) -> Done {
+        let done = self.moved(to, from, len);
+        self.threads.answered(Call::Move, answer(done));
+        done
+    }
+    fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
+        let mut tables = self.called(Call::Protect, start, len | usize::from(on));
+        if !tables.all(start, len, |m| m.registered) {
+            return Err(Errno(libc::ENOENT));
+        }
+        for (_, page) in tables.pages.range_mut(start..start + len) {
+            page.protected = on;
+        }
+        if !on {
+            let woken = tables.wake(start, len);
+            drop(tables);
+            self.tell(woken);
+        }
+        Ok(())
+    }
+    fn wake_pages(&self, start: usize, len: usize) {
+        let woken = self.called(Call::Wake, start, len).wake(start, len);
+        self.tell(woken);
+    }
+    fn poison(&self, start: usize, len: usize) {
+        let mut tables = self.called(Call::Poison, start, len);
+        tables.poisoned.extend(pages_of(start, len));
+        let woken = tables.wake(start, len);
+        drop(tables);
+        self.tell(woken);
+    }
+    fn try_look(&self, start: usize, pages: usize) -> Option<Mapped> {
+        let tables = self.called(Call::Look, start, pages);
+        let mut mapped = Mapped::default();
+        for (at, page) in tables.pages.range(start..start + pages * PAGE) {
+            let bit = 1 << ((at - start) / PAGE);
+            mapped.present |= bit;
+            mapped.protected |= if page.protected { bit } else { 0 };
+            mapped.shared |= if page.is_shared() { bit } else { 0 };
+        }
+        Some(mapped)
+    }
+    fn scan(
+        &self,
+        start: usize,
+        end: usize,
+        mut found: impl FnMut(usize, usize),
+    ) -> Result<(), Errno> {
+        let tables = self.called(Call::Scan, start, end - start);
+        let there: Vec<_> = tables.pages.range(start..end).map(|p| *p.0).collect();
+        drop(tables);
+        there.into_iter().for_each(|at| found(at, at + PAGE));
+        Ok(())
+    }
+    fn shared(&self, start: usize, end: usize) -> usize {
+        let tables = self.called(Call::Shared, 0, end - start);
+        let pages = tables.pages.range(start..end);
+        pages.filter(|(_, page)| page.is_shared()).count()
+    }
+    fn read_memory(&self, start: usize, out: &mut [u8]) -> bool {
+        let tables = self.called(Call::ReadMemory, start, out.len());
+        for (at, part) in pages_of(start, out.len()).zip(out.chunks_mut(PAGE)) {
+            let Some(page) = tables.pages.get(&at) else {
+                return false;
+            };
+            part.copy_from_slice(&page.bytes()[..part.len()]);
+        }
+        true
+    }
+
+    unsafe fn mmap(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        _: i32,
+        _: i64,
+    ) -> Result<usize, Errno> {
+        let mut tables = self.called(Call::Mmap, addr, len);
+        if self.threads.strikes(Disturbance::NoMapping, Call::Mmap) {
+            return Err(Errno(libc::ENOMEM));
+        }
+        let start = match flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) {
+            0 => tables.fresh(len),
+            _ => addr,
+        };
+        if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE
+            && tables
+                .mappings
+                .range(start..start + page_up(len))
+                .next()
+                .is_some()
+        {
+            return Err(Errno(libc::EEXIST));
+        }
+        let woken = tables.unmap(start, len);
+        tables.map(start, len, prot, false);
+        drop(tables);
+        self.tell(woken);
+        Ok(start)
+    }
+    unsafe fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let woken = self.called(Call::Munmap, addr, len).unmap(addr, len);
+        self.tell(woken);
+        Ok(())
+    }
+    unsafe fn mremap(
+        &self,
+        old: usize,
+        old_len: usize,
+        new_len: usize,
+        flags: i32,
+        new: usize,
+    ) -> Result<usize, Errno> {
+        let mut tables = self.called(Call::Mremap, old, new_len);
+        let (old_len, new_len) = (page_up(old_len), page_up(new_len));
+        if !tables.is_whole(old, old_len) {
+            return Err(Errno(libc::EFAULT));
+        }
+        let fixed = flags & libc::MREMAP_FIXED != 0;
+        if flags & libc::MREMAP_MAYMOVE == 0 && new_len > old_len
+            || !fixed
+                && new_len > old_len
+                && self.threads.strikes(Disturbance::NoMapping, Call::Mremap)
+        {
+            return Err(Errno(libc::ENOMEM));
+        }
+        if new_len <= old_len && !fixed {
+            let woken = tables.unmap(old + new_len, old_len - new_len);
+            drop(tables);
+            self.tell(woken);
+            return Ok(old);
+        }
+        let to = if fixed { new } else { tables.fresh(new_len) };
+        let mut woken = tables.unmap(to, new_len);
+        let was = tables.mappings[&old];
+        tables.map(to, new_len, was.prot, false);
+        tables.change(to, new_len, |m| {
+            (m.in_child, m.locked) = (was.in_child, was.locked);
+        });
+        for done in (0..old_len.min(new_len)).step_by(PAGE) {
+            if let Some(mut page) = tables.pages.remove(&(old + done)) {
+                page.protected = false;
+                tables.pages.insert(to + done, page);
+            }
+        }
+        woken.extend(tables.unmap(old, old_len));
+        drop(tables);
+        self.tell(woken);
+        Ok(to)
+    }
+    unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
+        let mut tables = self.called(Call::Mprotect, addr, len);
+        if !tables.all(addr, len, |_| true) {
+            return Err(Errno(libc::ENOMEM));
+        }
+        tables.change(addr, len, |m| m.prot = prot);
+        Ok(())
+    }
+    unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+        let mut tables = self.called(Call::Madvise, addr, len);
+        if !tables.all(addr, len, |_| true) {
+            return Err(Errno(libc::ENOMEM));
+        }
+        match advice {
+            libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
+                if advice == libc::MADV_DONTNEED && !tables.all(addr, len, |m| !m.locked) {
+                    return Err(Errno(libc::EINVAL));
+                }
+                pages_of(addr, len).for_each(|at| drop(tables.pages.remove(&at)));
+            }
+            libc::MADV_DONTFORK => tables.change(addr, len, |m| m.in_child = InChild::Absent),
+            libc::MADV_DOFORK | libc::MADV_KEEPONFORK => {
+                tables.change(addr, len, |m| m.in_child = InChild::Copied);
+            }
+            libc::MADV_WIPEONFORK => tables.change(addr, len, |m| m.in_child = InChild::Wiped),
+            libc::MADV_POPULATE_WRITE if self.threads.is_own_thread() => {
+                for (_, page) in tables.pages.range_mut(addr..addr + len) {
+                    assert!(!page.protected, "the pager would wait for itself");
+                    page.own();
+                }
+            }
+            libc::MADV_POPULATE_WRITE => {
+                drop(tables);
+                return self.populate(addr, len);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+    unsafe fn process_madvise(
+        &self,
+        _: i32,
+        _: *const libc::iovec,
+        _: usize,
+        _: i32,
+        _: u32,
+    ) -> Result<usize, Errno> {
+        Err(Errno(libc::ENOSYS))
+    }
+    unsafe fn brk(&self, addr: usize) -> usize {
+        let mut tables = self.called(Call::Brk, addr, 0);
+        let old = page_up(tables.heap_end);
+        let mut woken = Vec::new();
+        match addr {
+            0 => {}
+            up if page_up(up) > old => {
+                tables.map(old, page_up(up) - old, 3, false);
+                tables.heap_end = up;
+            }
+            down => {
+                woken = tables.unmap(page_up(down), old - page_up(down));
+                tables.heap_end = down;
+            }
+        }
+        let end = tables.heap_end;
+        drop(tables);
+        self.tell(woken);
+        end
+    }
+    fn mlock(&self, addr: usize, len: usize, _: i32) -> Result<(), Errno> {
+        let mut tables = self.called(Call::Mlock, addr, len);
+        let (start, len) = (addr & !(PAGE - 1), page_up(addr % PAGE + len));
+        tables.change(start, len, |m| m.locked = true);
+        let whole = tables.all(start, len, |_| true);
+        drop(tables);
+        match whole {
+            true => self.populate(start, len),
+            false => Err(Errno(libc::ENOMEM)),
+        }
+    }
+    fn munlock(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let mut tables = self.called(Call::Munlock, addr, len);
+        let (start, len) = (addr & !(PAGE - 1), page_up(addr % PAGE + len));
+        tables.change(start, len, |m| m.locked = false);
+        Ok(())
+    }
+    fn mlockall(&self, _: i32) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn munlockall(&self) -> Result<(), Errno> {
+        self.called(Call::Munlock, 0, 0)
+            .mappings
+            .values_mut()
+            .for_each(|m| m.locked = false);
+        Ok(())
+    }
+    fn reserve(&self, len: usize) -> Result<usize, Errno> {
+        // Host addresses, which are far from those of the program; the same in each run, if they are free.
+        let mut tables = self.lock();
+        let wanted = tables.fresh_own(len);
+        let start = reserve_at(wanted, len).or_else(|_| ebb_sys::memory::reserve(len))?;
+        tables.map(start, len, 3, true);
+        Ok(start)
+    }
+    fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
+        let start = self.reserve(len)?;
+        // SAFETY: advice that changes no content.
+        unsafe { self.madvise(start, len, libc::MADV_DONTFORK)? };
+        Ok(start)
+    }
+    fn apart_from_own<R>(
+        &self,
+        range: Range<usize>,
+        act: impl FnOnce() -> R,
+    ) -> Result<R, Range<usize>> {
+        let first_own = {
+            let tables = self.lock();
+            let mut mapped = tables.mappings.range(range);
+            mapped.find(|(_, mapping)| mapping.own).map(|(at, _)| *at)
+        };
+        match first_own {
+            Some(at) => Err(at..at + PAGE),
+            None => Ok(act()),
+        }
+    }
+    unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool {
+        let first = runs.first().map_or(0, |run| run.0);
+        let mut tables = self.called(Call::DropPages, first, runs.len());
+        for &(start, len) in runs {
+            pages_of(start, len).for_each(|at| drop(tables.pages.remove(&at)));
+        }
+        true
+    }
+    fn give_back(&self, bytes: &mut [u8]) {
+        self.threads.switch(Call::GiveBack, [0, bytes.len() as u64]);
+        ebb_sys::memory::give_back(bytes);
+    }
+    fn prefetch(&self, bytes: &[u8]) {
+        ebb_sys::memory::prefetch(bytes);
+    }
+    fn give_heap_back(&self) {}
+    unsafe fn write_memory(&self, to: usize, from: &[u8]) {
+        let mut tables = self.called(Call::WriteMemory, to, from.len());
+        for (at, part) in pages_of(to, from.len()).zip(from.chunks(PAGE)) {
+            let mapping = tables.mappings[&at];
+            assert!(mapping.prot & libc::PROT_WRITE != 0 && !mapping.registered);
+            tables.put(at, Frame::new(part.try_into().expect("whole pages")));
+        }
+    }
+
+    fn resident_anonymous_pages(&self) -> Option<u64> {
+        Some(self.lock().pages.len() as u64)
+    }
+    fn table_pages(&self) -> Option<u64> {
+        Some(0)
+    }
+    fn pinned_pages(&self) -> Option<u64> {
+        Some(self.lock().long_pins)
+    }
+}
+
+impl MemoryKernel<crate::alone::Alone> {
+    /// A process of a thread that is alone.
+    pub fn alone() -> Self {
+        Self::new(crate::alone::Alone::default())
+    }
+
+    /// The same of so many processors.
+    pub fn alone_on(processors: usize) -> Self {
+        let mut threads = crate::alone::Alone::default();
+        threads.processors = processors;
+        Self::new(threads)
+    }
+
+    /// Lets so much time pass.
+    pub fn pass(&self, time: Duration) {
+        self.threads.pass(time);
+    }
+}
+
+/// The answer of a transfer, for the trace.
+fn answer((done, result): Done) -> u64 {
+    let error = result.err().map_or(0, |error| error.0 as u64);
+    (done / PAGE) as u64 | error << 32
+}
+
+/// Memory of the host at this address, if nothing is there.
+fn reserve_at(at: usize, len: usize) -> Result<usize, Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let flags = private | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: refused where something is mapped.
+    let start = unsafe { libc::mmap(at as *mut _, len, prot, flags, -1, 0) };
+    match start {
+        libc::MAP_FAILED => Err(Errno(libc::ENOMEM)),
+        start => Ok(start.addr()),
+    }
+}

@@ -1,0 +1,204 @@
+//! Mappings and pages of one process, and the threads that wait for a page.
+
+use crate::PAGE;
+use crate::frames::Frame;
+use ebb_sys::memory::page_up;
+use ebb_sys::userfaultfd::Fault;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What a forked child has of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum InChild {
+    /// All of it.
+    #[default]
+    Copied,
+    /// Nothing (MADV_DONTFORK).
+    Absent,
+    /// Zeros (MADV_WIPEONFORK).
+    Wiped,
+}
+
+/// A page's mapping. Neighbours whose mappings are equal are one mapping to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Pages of one call have one number.
+    pub number: u32,
+    /// As mprotect(2) has it.
+    pub prot: i32,
+    /// Missing pages are faults.
+    pub registered: bool,
+    /// Memory of the pager's own, with host memory behind.
+    pub own: bool,
+    /// Pages are locked.
+    pub locked: bool,
+    /// What a child has of it.
+    pub in_child: InChild,
+}
+
+/// See the module.
+#[derive(Clone)]
+pub struct PageTables {
+    /// By address, one a page.
+    pub mappings: BTreeMap<usize, Mapping>,
+    /// Pages that are there.
+    pub pages: BTreeMap<usize, Frame>,
+    /// Pages that are fatal to touch.
+    pub poisoned: BTreeSet<usize>,
+    /// The end of the heap.
+    pub heap_end: usize,
+    /// Faults that nobody has read.
+    pub faults: VecDeque<Fault>,
+    /// Faults read or not, whose threads wait.
+    pub waiting: Vec<Fault>,
+    /// Transfers into pages that last long.
+    pub long_pins: u64,
+    numbers: u32,
+    next: usize,
+    next_own: usize,
+}
+
+const FIRST: usize = 0x1000_0000_0000;
+const HEAP: usize = 0x2000_0000_0000;
+const OWN: usize = 0x3000_0000_0000;
+
+/// The addresses of the pages of an area.
+pub fn pages_of(start: usize, len: usize) -> impl Iterator<Item = usize> {
+    (start..start + page_up(len)).step_by(PAGE)
+}
+
+impl Default for PageTables {
+    fn default() -> Self {
+        Self {
+            mappings: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            poisoned: BTreeSet::new(),
+            heap_end: HEAP,
+            faults: VecDeque::new(),
+            waiting: Vec::new(),
+            long_pins: 0,
+            numbers: 0,
+            next: FIRST,
+            next_own: OWN,
+        }
+    }
+}
+
+impl PageTables {
+    /// Maps memory, in the place of what is there.
+    pub fn map(&mut self, start: usize, len: usize, prot: i32, own: bool) {
+        self.numbers += 1;
+        let mapping = Mapping {
+            number: self.numbers,
+            prot,
+            registered: false,
+            own,
+            locked: false,
+            in_child: InChild::Copied,
+        };
+        self.mappings
+            .extend(pages_of(start, len).map(|at| (at, mapping)));
+    }
+
+    /// Unmaps memory; the threads that waited there.
+    #[must_use]
+    pub fn unmap(&mut self, start: usize, len: usize) -> Vec<u32> {
+        for at in pages_of(start, len) {
+            self.mappings.remove(&at);
+            self.pages.remove(&at);
+            self.poisoned.remove(&at);
+        }
+        self.wake(start, len)
+    }
+
+    /// Addresses that hold nothing.
+    pub fn fresh(&mut self, len: usize) -> usize {
+        let start = self.next;
+        self.next += page_up(len) + 16 * PAGE;
+        start
+    }
+
+    /// The same for memory of the pager's own.
+    pub fn fresh_own(&mut self, len: usize) -> usize {
+        let start = self.next_own;
+        self.next_own += page_up(len) + 16 * PAGE;
+        start
+    }
+
+    /// Threads that waited for these pages, and do so no more.
+    #[must_use]
+    pub fn wake(&mut self, start: usize, len: usize) -> Vec<u32> {
+        let inside = |f: &Fault| (start..start + len).contains(&f.address);
+        if !self.waiting.iter().any(inside) {
+            return Vec::new();
+        }
+        self.faults.retain(|f| !inside(f));
+        let woken = self.waiting.extract_if(.., |f| inside(f));
+        woken.map(|f| f.thread).collect()
+    }
+
+    /// A page is there from now on.
+    pub fn put(&mut self, at: usize, frame: Frame) {
+        if self.mappings[&at].own {
+            // SAFETY: host memory of this kernel's own, mapped for good.
+            unsafe { (at as *mut u8).copy_from_nonoverlapping(frame.bytes().as_ptr(), PAGE) };
+        }
+        self.pages.insert(at, frame);
+    }
+
+    /// Whether an area is one mapping to the kernel, and mapped.
+    pub fn is_whole(&self, start: usize, len: usize) -> bool {
+        let first = self.mappings.get(&start);
+        let mut all = self.mappings.range(start..start + page_up(len));
+        first.is_some()
+            && self.mapped(start, len) == page_up(len) / PAGE
+            && all.all(|(_, mapping)| Some(mapping) == first)
+    }
+
+    fn mapped(&self, start: usize, len: usize) -> usize {
+        self.mappings.range(start..start + page_up(len)).count()
+    }
+
+    /// Whether each page of an area is mapped, and so.
+    pub fn all(&self, start: usize, len: usize, like: impl Fn(&Mapping) -> bool) -> bool {
+        let mut all = self.mappings.range(start..start + page_up(len));
+        self.mapped(start, len) == page_up(len) / PAGE && all.all(|(_, mapping)| like(mapping))
+    }
+
+    /// Changes the mappings of an area.
+    pub fn change(&mut self, start: usize, len: usize, f: impl Fn(&mut Mapping)) {
+        let all = self.mappings.range_mut(start..start + page_up(len));
+        all.for_each(|(_, mapping)| f(mapping));
+    }
+
+    /// The page tables of a forked child, whose frames are shared with these.
+    pub fn child(&self) -> Self {
+        let mut child = self.clone();
+        child.become_child();
+        child
+    }
+
+    /// In a copy: no thread waits, nothing is registered or locked, and what children do not have is gone.
+    pub fn become_child(&mut self) {
+        self.faults.clear();
+        self.waiting.clear();
+        self.long_pins = 0;
+        self.mappings.retain(|_, m| m.in_child != InChild::Absent);
+        for mapping in self.mappings.values_mut() {
+            (mapping.registered, mapping.locked) = (false, false);
+        }
+        let mappings = &self.mappings;
+        let kept = |at: &usize| {
+            let mapping = mappings.get(at);
+            mapping.is_some_and(|m| m.in_child == InChild::Copied)
+        };
+        self.pages.retain(|at, _| kept(at));
+        self.poisoned.retain(|at| kept(at));
+        for frame in self.pages.values_mut() {
+            frame.protected = false;
+            if std::mem::take(&mut frame.pins) > 0 {
+                // The kernel copies a pinned page at the fork.
+                frame.own();
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The memory of a program as it should be: [`Memory`]. Each mapped page has its content and its protection, and the
+//! thread that has claimed it for a call or a transfer.
+
+use crate::chance::Stream;
+use crate::content::Content;
+use ebb_memory_kernel::PAGE;
+use std::collections::BTreeMap;
+
+/// A page as it should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Expected {
+    /// Its content.
+    pub content: Content,
+    /// Its protection.
+    pub prot: i32,
+    /// It is locked.
+    pub locked: bool,
+    /// The thread that has claimed it; 0: none.
+    pub claimed: u32,
+}
+
+/// Plain memory.
+pub const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+impl Expected {
+    /// A new page.
+    pub const NEW: Self = Self {
+        content: Content::Zero,
+        prot: PLAIN,
+        locked: false,
+        claimed: 0,
+    };
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Memory {
+    pages: BTreeMap<usize, Expected>,
+    /// Where pages are, about: for who looks for one.
+    areas: Vec<(usize, usize)>,
+}
+
+/// Pages in a row: where, and how many.
+pub type Run = (usize, usize);
+
+/// The addresses of a run.
+pub fn each((start, pages): Run) -> impl Iterator<Item = usize> {
+    (0..pages).map(move |i| start + i * PAGE)
+}
+
+impl Memory {
+    /// Nothing is mapped.
+    pub const fn new() -> Self {
+        Self {
+            pages: BTreeMap::new(),
+            areas: Vec::new(),
+        }
+    }
+
+    /// The page at an address.
+    pub fn get(&self, at: usize) -> Option<Expected> {
+        self.pages.get(&at).copied()
+    }
+
+    /// Changes a page that there is.
+    pub fn change(&mut self, at: usize, f: impl FnOnce(&mut Expected)) {
+        if let Some(page) = self.pages.get_mut(&at) {
+            f(page);
+        }
+    }
+
+    /// The same of each page of a run.
+    pub fn change_all(&mut self, run: Run, f: impl Fn(&mut Expected)) {
+        each(run).for_each(|at| self.change(at, &f));
+    }
+
+    /// New pages.
+    pub fn add(&mut self, run: Run, page: Expected) {
+        self.pages.extend(each(run).map(|at| (at, page)));
+        self.areas.push(run);
+    }
+
+    /// They are gone.
+    pub fn remove(&mut self, run: Run) {
+        each(run).for_each(|at| {
+            self.pages.remove(&at);
+        });
+        self.forget_areas();
+    }
+
+    fn forget_areas(&mut self) {
+        let pages = &self.pages;
+        let there =
+            |(start, count): &Run| pages.range(*start..start + count * PAGE).next().is_some();
+        self.areas.retain(there);
+    }
+
+    /// How many pages there are.
+    pub fn count(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// An address with a page.
+    pub fn any(&self, stream: &mut Stream) -> Option<usize> {
+        for _ in 0..8 {
+            let &(start, pages) = self.areas.get(stream.below(self.areas.len()))?;
+            let at = start + stream.below(pages) * PAGE;
+            if self.pages.contains_key(&at) {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// A run of unclaimed pages that are alike, of at most so many.
+    pub fn run(&self, stream: &mut Stream, most: usize) -> Option<Run> {
+        let start = self.any(stream)?;
+        let first = self.pages[&start];
+        if first.claimed != 0 {
+            return None;
+        }
+        let most = 1 + stream.below(most);
+        let alike = |at: &usize| {
+            let page = self.pages.get(at);
+            page.is_some_and(|p| (p.prot, p.locked, p.claimed) == (first.prot, first.locked, 0))
+        };
+        let pages = each((start, most)).take_while(alike).count();
+        Some((start, pages))
+    }
+
+    /// A thread claims a run, or lets it go (0).
+    pub fn claim(&mut self, run: Run, thread: u32) {
+        self.change_all(run, |page| page.claimed = thread);
+    }
+
+    /// In a forked child: nothing is known any more of what others than `thread` have claimed, and nothing is locked.
+    pub fn become_child(&mut self, thread: u32) {
+        self.pages.values_mut().for_each(|page| page.locked = false);
+        self.pages
+            .retain(|_, page| page.claimed == 0 || page.claimed == thread);
+        self.forget_areas();
+    }
+
+    /// Addresses of all pages.
+    pub fn all(&self) -> Vec<usize> {
+        self.pages.keys().copied().collect()
+    }
+
+    /// All pages, in runs.
+    pub fn runs(&self) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for at in self.pages.keys() {
+            match runs.last_mut() {
+                Some((start, pages)) if *start + *pages * PAGE == *at => *pages += 1,
+                _ => runs.push((*at, 1)),
+            }
+        }
+        runs
+    }
+}

@@ -1,0 +1,174 @@
+//! What a run is like, as its seed has it: [`Plan`]. With `swarm`, what may go wrong and what programs do are random subsets.
+
+use crate::chance::{Rate, Stream};
+use crate::program::Mix;
+use crate::scheduler::Rates;
+use crate::threads::Disturbances;
+use ebb_tree::{Codec, Zstd};
+
+/// A swap device.
+#[derive(Clone, Debug)]
+pub struct DevicePlan {
+    /// Its slots.
+    pub slots: usize,
+    /// The most nanoseconds of a transfer.
+    pub latency: usize,
+    /// Faults, as `EBB_FAULTS` has them.
+    pub faults: String,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Pages of the budget.
+    pub budget: u64,
+    /// How pages are compressed.
+    pub codec: Codec,
+    /// Swap devices.
+    pub devices: Vec<DevicePlan>,
+    /// Changes of the thread that runs.
+    pub rates: Rates,
+    /// Disturbed calls.
+    pub disturbances: Disturbances,
+    /// Threads of the program.
+    pub threads: u32,
+    /// Operations of the program.
+    pub operations: u64,
+    /// What the program does.
+    pub mix: Mix,
+}
+
+/// Slots of the smallest device.
+const CLUSTER: usize = 512;
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of(seed: u64, swarm: bool) -> Self {
+        let mut stream = Stream::new(seed, 0x71a9);
+        let stream = &mut stream;
+        let forks = match stream.percent(20) {
+            true => 1 + stream.below(5),
+            false => 0,
+        };
+        // Copies of processes take room.
+        let budget = [512, 768, 1024, 2048][stream.below(4)] * if forks > 0 { 4 } else { 1 };
+        let codec = codec(stream);
+        let devices = devices(stream, codec);
+        let mut sometimes = |percent: usize, most: u32| -> Rate {
+            match !swarm && most < 4096 || stream.percent(percent) {
+                true => 1 + stream.below(most as usize) as Rate,
+                false => 0,
+            }
+        };
+        let disturbances = Disturbances {
+            partial: sometimes(50, 2000),
+            again: sometimes(50, 1000),
+            busy: sometimes(50, 1000),
+            no_page: sometimes(30, 300),
+            no_mapping: sometimes(30, 500),
+            order: sometimes(60, 60_000),
+        };
+        let rates = Rates {
+            switch: sometimes(100, [200, 2000, 10_000][seed as usize % 3]),
+            lock: sometimes(70, [100, 1000, 6_000][seed as usize / 3 % 3]),
+            stall: sometimes(70, 8000),
+        };
+        let threads = 1 + stream.below(5) as u32;
+        let mut part = |percent: usize, most: usize| match swarm && !stream.percent(percent) {
+            true => 0,
+            false => 1 + stream.below(most),
+        };
+        let mix = Mix {
+            calls: part(80, 15),
+            transfers: part(50, 4),
+            forks,
+            writes: 10 + part(90, 70),
+            most: match forks {
+                0 => budget as usize * 3 / 2 + part(100, 2 * budget as usize),
+                _ => budget as usize / 3,
+            },
+            dies_after: match part(15, 1500) {
+                after if swarm => after as u64,
+                _ => 0,
+            },
+        };
+        Self {
+            seed,
+            budget,
+            codec,
+            devices,
+            rates,
+            disturbances,
+            threads,
+            operations: 150 + stream.below(700) as u64,
+            mix,
+        }
+    }
+
+    /// Whether a program may be ended for want of memory: its memory may not fit, or pages are refused, or devices fail.
+    pub fn may_run_out(&self) -> bool {
+        let room: usize = self.devices.iter().map(|d| d.slots).sum();
+        let fails = self.devices.iter().any(|d| !d.faults.is_empty());
+        // Noise does not compress.
+        fails || self.disturbances.no_page > 0 || room < 2 * self.mix.most
+    }
+
+    /// Whether pages may be lost.
+    pub fn may_lose(&self) -> bool {
+        let loses = |d: &DevicePlan| {
+            ["read", "corrupt", "rot", "lost", "bad", "gone"]
+                .iter()
+                .any(|f| d.faults.contains(f))
+        };
+        self.devices.iter().any(loses)
+    }
+}
+
+fn codec(stream: &mut Stream) -> Codec {
+    match stream.below(8) {
+        0 => Codec::None,
+        1 => Codec::Zstd(Zstd {
+            level: 1,
+            dictionary: false,
+        }),
+        2 => Codec::Lz4ThenZstd(Zstd {
+            level: 1,
+            dictionary: false,
+        }),
+        _ => Codec::Lz4,
+    }
+}
+
+fn devices(stream: &mut Stream, codec: Codec) -> Vec<DevicePlan> {
+    let fails = stream.percent(25);
+    let wanted = match codec {
+        Codec::None => 1 + stream.below(2),
+        _ => [0, 1, 1, 2][stream.below(4)],
+    };
+    let devices = (0..wanted).map(|_| DevicePlan {
+        slots: CLUSTER * (4 + stream.below(8)),
+        latency: [0, 20_000, 200_000, 3_000_000][stream.below(4)],
+        faults: if fails { faults(stream) } else { String::new() },
+    });
+    devices.collect()
+}
+
+fn faults(stream: &mut Stream) -> String {
+    let kinds = ["read", "write", "short", "corrupt", "rot", "lost", "bad"];
+    let mut all: Vec<String> = Vec::new();
+    for kind in kinds {
+        if stream.percent(35) {
+            all.push(format!("{kind}=1/{}", 20 << stream.below(6)));
+        }
+    }
+    if stream.percent(15) {
+        all.push(format!("gone-after={}", 1 + stream.below(3000)));
+    }
+    if stream.percent(15) {
+        all.push(format!("enospc-after={}K", 4 * (1 + stream.below(3000))));
+    }
+    all.push(format!("seed={}", stream.below(1000)));
+    all.join(",")
+}

@@ -1,0 +1,221 @@
+//! A simulated process: its pager, and how it begins, forks and ends.
+
+use crate::host;
+use crate::life::{kill_program, others_are_gone, this};
+use crate::scheduler::{scheduler, world};
+use crate::threads::SimThreads;
+use ebb_engine::slots::Devices;
+use ebb_memory_kernel::MemoryKernel;
+use ebb_pager::simulation::{Entries, Simulated};
+use ebb_tree::Member;
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+
+/// The kernel of a process.
+pub type SimKernel = MemoryKernel<SimThreads>;
+
+/// The parts of a process that a fork copies.
+struct This {
+    pager: Simulated<SimKernel>,
+    member: &'static Member,
+    /// Messages of the member's.
+    messages: OwnedFd,
+    /// The end that the member writes to.
+    connection: OwnedFd,
+    /// A death for want of memory is no failure.
+    may_run_out: bool,
+    /// Pages may be lost.
+    may_lose: bool,
+    devices: fn(&Devices),
+    /// The process was forked.
+    forked: Cell<bool>,
+}
+
+// SAFETY: one thread of the host uses it.
+unsafe impl Sync for This {}
+// SAFETY: as above.
+unsafe impl Send for This {}
+
+static THIS: OnceLock<This> = OnceLock::new();
+
+/// A process's surroundings.
+pub struct Setting {
+    /// Threads and disturbances.
+    pub threads: SimThreads,
+    /// Its membership.
+    pub member: &'static Member,
+    /// The other end of the member's connection.
+    pub messages: OwnedFd,
+    /// The member's end of it.
+    pub connection: OwnedFd,
+    /// It may be ended for want of memory.
+    pub may_run_out: bool,
+    /// Its pages may be lost, with a message.
+    pub may_lose: bool,
+    /// Adds its devices.
+    pub devices: fn(&Devices),
+}
+
+fn here() -> &'static This {
+    THIS.get().expect("the process has begun")
+}
+
+/// The pager of this process.
+pub fn pager() -> &'static Simulated<SimKernel> {
+    &here().pager
+}
+
+/// Its membership.
+pub fn member() -> &'static Member {
+    here().member
+}
+
+/// Whether pages of it may be lost.
+pub fn may_lose() -> bool {
+    here().may_lose
+}
+
+extern "C" fn keeper(_: usize) -> ! {
+    let here = here();
+    if here.forked.get() {
+        here.pager.run_forked_keeper()
+    }
+    here.pager.run_keeper(here.member, here.devices)
+}
+
+extern "C" fn service(index: usize) -> ! {
+    here().pager.run_service(index)
+}
+
+/// The first process begins.
+pub fn begin(setting: Setting) {
+    let new = THIS.get_or_init(|| This {
+        pager: Simulated::new(MemoryKernel::new(setting.threads)),
+        member: setting.member,
+        messages: setting.messages,
+        connection: setting.connection,
+        may_run_out: setting.may_run_out,
+        may_lose: setting.may_lose,
+        devices: setting.devices,
+        forked: Cell::new(false),
+    });
+    crate::life::when_killed_by_pager(killed_by_pager);
+    let process = this();
+    process.lives.set(true);
+    process.host.set(std::process::id() as i32);
+    // A supervisor of this address was there, and is gone.
+    let control = "ebb-tree-1-1-0000000000000001".to_owned();
+    new.pager.begin(control, Entries { keeper, service });
+}
+
+/// The pager ends the program, and has said why.
+fn killed_by_pager() {
+    let why = messages();
+    let short = why.contains("out of memory");
+    if !(short && here().may_run_out) {
+        world().fail(&format!("the pager ended the program: {why}"));
+    }
+    this().excused.set(true);
+    kill_program();
+}
+
+/// What the pager has said since the last look.
+pub fn messages() -> String {
+    let mut all = String::new();
+    let mut packet = [0; 4096];
+    let how = rustix::net::RecvFlags::DONTWAIT;
+    while let Ok((len @ 1.., _)) = rustix::net::recv(&here().messages, &mut packet[..], how) {
+        let text: Vec<u8> = packet[..len]
+            .iter()
+            .copied()
+            .filter(|b| (32..127).contains(b))
+            .collect();
+        all.push_str(&String::from_utf8_lossy(&text));
+        all.push('\n');
+    }
+    all
+}
+
+/// Pages of the program that the kernel has mapped, each a run.
+pub fn mapped() -> Vec<crate::memory::Run> {
+    pager().kernel().tables(|tables| {
+        let own = tables.mappings.iter().filter(|(_, mapping)| !mapping.own);
+        own.map(|(at, _)| (*at, 1)).collect()
+    })
+}
+
+/// At the program's end, with nothing mapped: sees that its pager holds nothing any more.
+pub fn leaves_nothing() {
+    let held = || pager().held();
+    let gone = |held: &ebb_pager::simulation::Held| {
+        held.known + held.entries + held.staged + held.in_transit + held.resident == 0
+    };
+    // The first process waits for all that were forked.
+    while scheduler().process() == 0 && !others_are_gone() {
+        scheduler().wait(
+            crate::world::Key::Never,
+            Some(std::time::Duration::from_millis(50)),
+        );
+    }
+    for _ in 0..200 {
+        if gone(&held()) {
+            break;
+        }
+        scheduler().wait(
+            crate::world::Key::Never,
+            Some(std::time::Duration::from_millis(10)),
+        );
+    }
+    let left = held();
+    if !gone(&left) || left.pooled > 0 || left.slots > 0 && !may_lose() {
+        world().fail(&format!(
+            "a program that has nothing any more leaves {left:?}"
+        ));
+    }
+    let differ = pager().disagreements();
+    if differ > 0 {
+        world().fail(&format!("{differ} pages were not as the page map said"));
+    }
+}
+
+/// Forks this process; none: it could not be. Whether this is the child.
+pub fn fork() -> Option<bool> {
+    let world = world();
+    pager().make_ready();
+    // SAFETY: one of those below follows.
+    if !unsafe { pager().before_fork() } {
+        return None;
+    }
+    let free = world.processes.iter().position(|p| p.host.get() == 0);
+    let Some(free) = free.filter(|_| world.below(8) != 0) else {
+        // The system refuses it.
+        // SAFETY: as above.
+        unsafe { pager().after_fork_parent(Some(-1)) };
+        return None;
+    };
+    pager().kernel().count_copies();
+    let process = &world.processes[free];
+    process.lives.set(true);
+    process.host.set(-1);
+    let (from, to) = (world.current.get(), scheduler().reserve(free as u8));
+    // SAFETY: this process has one thread; the child goes on as one of its own.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no process for a child");
+    if child == 0 {
+        here().forked.set(true);
+        host::limit_time();
+        scheduler().become_child(free as u8, from, to);
+        this().host.set(std::process::id() as i32);
+        pager().kernel().become_child();
+        // SAFETY: after `before_fork` on this thread.
+        unsafe { pager().after_fork_child() };
+        let connection = rustix::io::dup(&here().connection).expect("a descriptor");
+        member().tell(connection);
+        return Some(true);
+    }
+    scheduler().await_child();
+    // SAFETY: as above.
+    unsafe { pager().after_fork_parent(Some(child)) };
+    Some(false)
+}

@@ -1,0 +1,503 @@
+//! The programs: threads that touch memory, call for memory and give it back, and know what each page must hold.
+//!
+//! A thread that makes a call claims the pages that it is about. Others may read them meanwhile, and find what was
+//! there, zeros, or nothing. All other reads must find what was written last.
+
+use crate::chance::Stream;
+use crate::content::Content;
+use crate::life;
+use crate::memory::{Expected, Memory, PLAIN, Run, each};
+use crate::process::{self, may_lose, pager};
+use crate::scheduler::{scheduler, world};
+use crate::trace::What;
+use crate::world::Key;
+use ebb_memory_kernel::{PAGE, Stop};
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+/// How much of what a program does, in hundredths of its operations.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mix {
+    /// Memory calls.
+    pub calls: usize,
+    /// Transfers into pinned pages.
+    pub transfers: usize,
+    /// Forks, in thousandths.
+    pub forks: usize,
+    /// Writes among touches, in hundredths.
+    pub writes: usize,
+    /// The most pages of memory.
+    pub most: usize,
+    /// The thread that ends the program does it after so many operations of all; 0: none does.
+    pub dies_after: u64,
+}
+
+/// The program of a process.
+pub struct Program {
+    memory: RefCell<Memory>,
+    mix: Cell<Mix>,
+    /// Threads that have not ended.
+    threads: Cell<u32>,
+    /// Operations left to all threads.
+    left: Cell<u64>,
+    done: Cell<u64>,
+    stamps: Cell<u32>,
+    forks: Cell<u32>,
+}
+
+thread_local! {
+    /// That of this process.
+    static PROGRAM: Program = const { Program {
+        memory: RefCell::new(Memory::new()),
+        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, writes: 0, most: 0, dies_after: 0 }),
+        threads: Cell::new(0),
+        left: Cell::new(0),
+        done: Cell::new(0),
+        stamps: Cell::new(0),
+        forks: Cell::new(0),
+    } };
+}
+
+fn with<R>(f: impl FnOnce(&Program) -> R) -> R {
+    PROGRAM.with(f)
+}
+
+fn memory<R>(f: impl FnOnce(&mut Memory) -> R) -> R {
+    with(|program| f(&mut program.memory.borrow_mut()))
+}
+
+fn stamp() -> u32 {
+    with(|program| {
+        program.stamps.set(program.stamps.get() + 1);
+        program.stamps.get()
+    })
+}
+
+/// Prepares a program of so many threads, which do so many operations together.
+pub fn prepare(mix: Mix, threads: u32, operations: u64) {
+    with(|program| {
+        program.mix.set(mix);
+        program.threads.set(threads);
+        program.left.set(operations);
+    });
+}
+
+/// A thread of the program, from its begin to its end.
+pub fn run(seed: u64, number: u64) {
+    let mut thread = ProgramThread {
+        id: scheduler().me().id.get(),
+        stream: Stream::new(seed, number),
+        scan: 0,
+    };
+    if number == 0 {
+        pager().start_first_keeper();
+    }
+    while !pager().pages() {
+        rest(Duration::from_micros(20));
+    }
+    while thread.operation() {}
+    let left = with(|program| {
+        program.threads.set(program.threads.get() - 1);
+        program.threads.get()
+    });
+    if left == 0 {
+        thread.end();
+    }
+}
+
+fn rest(time: Duration) {
+    scheduler().wait(Key::Never, Some(time));
+}
+
+/// What a thread may find at an address.
+enum May {
+    /// This.
+    Find(Expected),
+    /// What was there, zeros, or nothing: another thread's call is about it.
+    FindAny,
+}
+
+struct ProgramThread {
+    id: u32,
+    stream: Stream,
+    scan: usize,
+}
+
+impl ProgramThread {
+    fn fail(&self, why: String) -> ! {
+        world().fail(&why);
+        scheduler().leave()
+    }
+
+    /// One operation; whether there are more.
+    fn operation(&mut self) -> bool {
+        let (mix, left, done) = with(|program| {
+            let (left, done) = (program.left.get(), program.done.get());
+            program.left.set(left.saturating_sub(1));
+            program.done.set(done + 1);
+            (program.mix.get(), left, done)
+        });
+        if left == 0 {
+            return false;
+        }
+        if mix.dies_after != 0 && done >= mix.dies_after {
+            life::kill_program();
+            scheduler().leave();
+        }
+        let pages = memory(|memory| memory.count());
+        if pages < mix.most / 4 || pages < mix.most && self.stream.percent(1) {
+            self.map(mix.most);
+        } else if self.stream.percent(mix.calls) {
+            self.call();
+        } else if self.stream.percent(mix.transfers) {
+            self.transfer();
+        } else if mix.forks > 0 && self.stream.below(1000) < mix.forks {
+            self.fork();
+        } else {
+            self.touches(mix.writes);
+        }
+        true
+    }
+
+    /// Touches some pages: one after the other, or here and there.
+    fn touches(&mut self, writes: usize) {
+        let in_order = self.stream.percent(50);
+        for _ in 0..16 {
+            let next = self.scan + PAGE;
+            let at = match in_order && memory(|memory| memory.get(next).is_some()) {
+                true => Some(next),
+                false => memory(|memory| memory.any(&mut self.stream)),
+            };
+            let Some(at) = at else { return };
+            self.scan = at;
+            let content = self
+                .stream
+                .percent(writes)
+                .then(|| Content::of(self.stream.number(), stamp()));
+            self.touch(at, content);
+        }
+    }
+
+    /// Touches a page until that has come to something.
+    fn touch(&mut self, at: usize, write: Option<Content>) {
+        loop {
+            scheduler().step("touch", [at as u64, u64::from(write.is_some())]);
+            let may = match memory(|memory| memory.get(at)) {
+                Some(page) if page.claimed == 0 || page.claimed == self.id => May::Find(page),
+                _ => May::FindAny,
+            };
+            let writes = match (&may, write) {
+                (May::Find(page), Some(content)) if page.prot & libc::PROT_WRITE != 0 => {
+                    Some(content)
+                }
+                _ => None,
+            };
+            let mut found = true;
+            let touched = pager()
+                .kernel()
+                .access(self.id, at, writes.is_some(), |frame| {
+                    match (writes, &may) {
+                        (Some(content), _) => content.fill(frame.own()),
+                        (None, May::Find(page)) => found = page.content.is(frame.bytes()),
+                        (None, May::FindAny) => {}
+                    }
+                });
+            match (touched, may) {
+                (Err(Stop::Waits), May::Find(page)) if page.locked => {
+                    self.fail(format!("{at:#x} is locked, and has left: {page:?}"))
+                }
+                (Err(Stop::Waits), _) => {
+                    scheduler().wait(Key::Page(self.id), None);
+                    continue;
+                }
+                (Ok(()), May::Find(_)) if let Some(content) = writes => {
+                    memory(|memory| memory.change(at, |page| page.content = content));
+                }
+                (Ok(()), May::Find(page)) if !found => self.differs(at, page),
+                (Err(Stop::Unmapped), May::Find(page)) if page.prot & libc::PROT_READ != 0 => {
+                    self.fail(format!("{at:#x} is not there, and should be {page:?}"))
+                }
+                (Err(Stop::Poisoned), May::Find(_)) if may_lose() => {
+                    memory(|memory| memory.change(at, |page| page.content = Content::Lost));
+                }
+                (Err(Stop::Poisoned), May::Find(page)) => {
+                    let said = process::messages();
+                    self.fail(format!("{at:#x} is lost, and should be {page:?}: {said}"))
+                }
+                _ => {}
+            }
+            return;
+        }
+    }
+
+    fn differs(&self, at: usize, page: Expected) -> ! {
+        let mut is = [0; 16];
+        let _ = pager().kernel().access(self.id, at, false, |frame| {
+            is.copy_from_slice(&frame.bytes()[..16])
+        });
+        self.fail(format!(
+            "{at:#x} holds {is:02x?}.. and should hold {:?}",
+            page.content
+        ))
+    }
+
+    fn map(&mut self, most: usize) {
+        let pages = 1 + self.stream.below(most / 4);
+        world().note(What::Do, "map", [pages as u64, 0]);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: memory of the kernel in memory, here and below.
+        match unsafe { pager().mmap(0, pages * PAGE, PLAIN, flags, -1, 0) } {
+            Ok(start) => memory(|memory| memory.add((start, pages), Expected::NEW)),
+            Err(libc::ENOMEM) => {}
+            Err(error) => self.fail(format!("mmap: {error}")),
+        }
+    }
+
+    /// A memory call about some pages.
+    fn call(&mut self) {
+        let most = [4, 16, 64, 256][self.stream.below(4)];
+        let Some(run) = memory(|memory| memory.run(&mut self.stream, most)) else {
+            return;
+        };
+        let first = memory(|memory| memory.get(run.0)).expect("it is there");
+        memory(|memory| memory.claim(run, self.id));
+        let which = self.stream.below(100);
+        world().note(What::Do, "call", [which as u64, run.0 as u64]);
+        match which {
+            _ if first.locked => self.unlock(run),
+            0..15 => self.unmap(run),
+            15..22 => self.map_over(run, first),
+            22..50 => self.drop_content(run),
+            50..68 => self.protect(run),
+            68..90 => self.remap(run, first),
+            _ => self.lock(run, first),
+        }
+        memory(|memory| memory.claim(run, 0));
+    }
+
+    fn unmap(&mut self, run: Run) {
+        // SAFETY: as above.
+        match unsafe { pager().munmap(run.0, run.1 * PAGE) } {
+            Ok(()) => memory(|memory| memory.remove(run)),
+            Err(error) => self.fail(format!("munmap: {error}")),
+        }
+    }
+
+    fn map_over(&mut self, run: Run, first: Expected) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: as above.
+        match unsafe { pager().mmap(run.0, run.1 * PAGE, PLAIN, flags, -1, 0) } {
+            Ok(_) => memory(|memory| {
+                memory.remove(run);
+                memory.add(
+                    run,
+                    Expected {
+                        claimed: self.id,
+                        ..Expected::NEW
+                    },
+                );
+            }),
+            Err(libc::ENOMEM) => {}
+            Err(error) => self.fail(format!("mmap over {first:?}: {error}")),
+        }
+    }
+
+    fn drop_content(&mut self, run: Run) {
+        // SAFETY: as above.
+        match unsafe { pager().madvise(run.0, run.1 * PAGE, libc::MADV_DONTNEED) } {
+            Ok(()) => memory(|memory| memory.change_all(run, |page| page.content = Content::Zero)),
+            Err(error) => self.fail(format!("madvise: {error}")),
+        }
+    }
+
+    fn protect(&mut self, run: Run) {
+        let prots = [
+            PLAIN,
+            PLAIN,
+            libc::PROT_READ,
+            libc::PROT_NONE,
+            PLAIN | libc::PROT_EXEC,
+        ];
+        let prot = prots[self.stream.below(prots.len())];
+        // SAFETY: as above.
+        match unsafe { pager().mprotect(run.0, run.1 * PAGE, prot) } {
+            Ok(()) => memory(|memory| memory.change_all(run, |page| page.prot = prot)),
+            Err(error) => self.fail(format!("mprotect: {error}")),
+        }
+    }
+
+    fn lock(&mut self, run: Run, first: Expected) {
+        if first.prot != PLAIN {
+            return;
+        }
+        let run = (run.0, run.1.min(4));
+        if each(run).any(|at| memory(|m| m.get(at)).is_some_and(|p| p.content == Content::Lost)) {
+            return;
+        }
+        // SAFETY: as above.
+        match unsafe { pager().mlock(run.0, run.1 * PAGE, 0) } {
+            Ok(()) => memory(|memory| memory.change_all(run, |page| page.locked = true)),
+            // A page of it was lost.
+            Err(_) if may_lose() => self.unlock(run),
+            Err(error) => self.fail(format!("mlock: {error}")),
+        }
+    }
+
+    fn unlock(&mut self, run: Run) {
+        // SAFETY: as above.
+        match unsafe { pager().munlock(run.0, run.1 * PAGE) } {
+            Ok(()) => memory(|memory| memory.change_all(run, |page| page.locked = false)),
+            Err(error) => self.fail(format!("munlock: {error}")),
+        }
+    }
+
+    /// Moves pages elsewhere, or makes them more or fewer.
+    fn remap(&mut self, run: Run, first: Expected) {
+        let target = match self.stream.percent(40) {
+            true => memory(|memory| memory.run(&mut self.stream, run.1)),
+            false => None,
+        };
+        let len = match (target, self.stream.below(3)) {
+            (Some(target), _) => target.1,
+            (None, 0) => run.1.div_ceil(2),
+            (None, _) => run.1 + 1 + self.stream.below(16),
+        };
+        let (flags, to) = match target {
+            Some(target) => {
+                memory(|memory| memory.claim(target, self.id));
+                (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, target.0)
+            }
+            None => (libc::MREMAP_MAYMOVE, 0),
+        };
+        // SAFETY: as above.
+        let moved = unsafe { pager().mremap(run.0, run.1 * PAGE, len * PAGE, flags, to) };
+        match moved {
+            Ok(new) => {
+                let kept = run.1.min(len);
+                let pages: Vec<_> = each((run.0, kept))
+                    .map(|at| memory(|m| m.get(at)))
+                    .collect();
+                memory(|memory| {
+                    memory.remove(run);
+                    let page = Expected {
+                        content: Content::Zero,
+                        claimed: self.id,
+                        ..first
+                    };
+                    memory.add((new, len), page);
+                    for (at, page) in each((new, kept)).zip(pages) {
+                        let page = page.expect("claimed pages stay");
+                        memory.change(at, |to| to.content = page.content);
+                    }
+                    memory.claim((new, len), 0);
+                });
+            }
+            Err(libc::ENOMEM | libc::EFAULT | libc::EINVAL) => {
+                if let Some(target) = target {
+                    // It may be gone all the same.
+                    self.unmap(target);
+                }
+            }
+            Err(error) => self.fail(format!("mremap: {error}")),
+        }
+    }
+
+    /// A device writes pages by itself, which are pinned meanwhile.
+    fn transfer(&mut self) {
+        let Some(run) = memory(|memory| memory.run(&mut self.stream, 8)) else {
+            return;
+        };
+        let first = memory(|memory| memory.get(run.0)).expect("it is there");
+        if first.prot & libc::PROT_WRITE == 0 {
+            return;
+        }
+        memory(|memory| memory.claim(run, self.id));
+        world().note(What::Do, "transfer", [run.0 as u64, run.1 as u64]);
+        let pinned: Vec<_> = each(run).filter(|at| self.pin(*at)).collect();
+        rest(Duration::from_nanos(
+            1 + self.stream.below(2_000_000) as u64,
+        ));
+        for at in pinned {
+            let content = Content::of(self.stream.number(), stamp());
+            let written = pager().kernel().tables(|tables| {
+                let page = tables.pages.get_mut(&at).filter(|page| page.pins > 0);
+                page.map(|page| {
+                    page.pins = 0;
+                    content.fill(page.own());
+                })
+            });
+            if written.is_none() {
+                self.fail(format!(
+                    "the page at {at:#x} was moved while a device wrote it"
+                ));
+            }
+            memory(|memory| memory.change(at, |page| page.content = content));
+        }
+        memory(|memory| memory.claim(run, 0));
+    }
+
+    /// Brings a page in to be written, and pins it; whether it is.
+    fn pin(&mut self, at: usize) -> bool {
+        loop {
+            scheduler().step("pin", [at as u64, 0]);
+            let pinned = pager().kernel().access(self.id, at, true, |frame| {
+                frame.own();
+                frame.pins = 1;
+            });
+            match pinned {
+                Ok(()) => return true,
+                Err(Stop::Waits) => {
+                    scheduler().wait(Key::Page(self.id), None);
+                }
+                Err(Stop::Poisoned) if may_lose() => {
+                    memory(|memory| memory.change(at, |page| page.content = Content::Lost));
+                    return false;
+                }
+                Err(stop) => self.fail(format!("{at:#x} cannot be pinned: {stop:?}")),
+            }
+        }
+    }
+
+    /// The last thread looks at all memory, gives it back, and sees that nothing is left.
+    fn end(&mut self) {
+        world().note(What::Do, "ends", [0, 0]);
+        if life::others_are_gone() {
+            world().be_calm();
+        }
+        for at in memory(|memory| memory.all()) {
+            self.touch(at, None);
+        }
+        for run in process::mapped() {
+            // In a forked child, calls of other threads were under way: what they mapped is its own as well.
+            if memory(|memory| memory.get(run.0).is_none()) {
+                // SAFETY: as above.
+                let _ = unsafe { pager().munmap(run.0, run.1 * PAGE) };
+            }
+        }
+        for run in memory(|memory| memory.runs()) {
+            self.unmap(run);
+        }
+        process::leaves_nothing();
+        life::kill_program();
+    }
+
+    fn fork(&mut self) {
+        if with(|program| program.forks.get()) >= 2 {
+            return;
+        }
+        with(|program| program.forks.set(program.forks.get() + 1));
+        world().note(What::Do, "fork", [0, 0]);
+        let Some(child) = process::fork() else { return };
+        if child {
+            let thread = scheduler().me().id.get();
+            with(|program| {
+                program.memory.borrow_mut().become_child(self.id);
+                program.threads.set(1);
+                program.left.set(program.left.get() / 4);
+                program.forks.set(3);
+            });
+            self.id = thread;
+            self.stream = Stream::new(self.stream.number(), 77);
+        }
+    }
+}

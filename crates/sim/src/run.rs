@@ -1,0 +1,151 @@
+//! One run, in a process of the host that has begun for it.
+
+use crate::device::SimStore;
+use crate::plan::Plan;
+use crate::process::{self, Setting};
+use crate::program;
+use crate::scheduler::{self, OVER, scheduler};
+use crate::threads::SimThreads;
+use crate::world::{Outcome, Role, Shared, State, World};
+use ebb_engine::env::Store;
+use ebb_engine::slots::{DeviceSpec, Devices};
+use ebb_stores::{Faults, FaultyStore};
+use ebb_tree::{Config, Member};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+
+/// Steps in which everything has to end when nothing goes wrong any more.
+const BOUND: u64 = 5_000_000;
+/// Nanoseconds in which a page has come, or its process has ended for want of memory.
+const PATIENCE: u64 = 60_000_000_000;
+/// Nanoseconds of a whole run.
+const LONGEST: u64 = 1_500_000_000_000;
+/// Changes of the thread that runs, from one look at threads that wait to the next.
+const LOOKED: u64 = 64;
+/// Changes of the thread that runs, from one look at all invariants to the next.
+const CHECKED: u64 = 1024;
+
+static DEVICES: Mutex<Vec<Arc<dyn Store>>> = Mutex::new(Vec::new());
+
+fn add_devices(devices: &Devices) {
+    let stores = DEVICES.lock().expect("no panic is survived");
+    for (row, store) in stores.iter().enumerate() {
+        let lender = process::member().lend(row, store.slots());
+        let lender = lender.expect("shared memory for leases");
+        let added = devices.add(store.clone(), DeviceSpec::default(), lender);
+        added.expect("a device of the right size");
+    }
+}
+
+/// Runs a plan, up to an outcome.
+///
+/// # Panics
+/// Something of the pager is not as it should be.
+pub fn run(shared: &'static Shared, plan: &Plan) {
+    let world = shared.world;
+    scheduler::begin(world, plan.rates, oracle, || {
+        process::pager().kernel().clear()
+    });
+    world.bound.set(BOUND);
+    let mut first = 0;
+    let mut devices = DEVICES.lock().expect("no panic is survived");
+    for device in &plan.devices {
+        let slots = &shared.slots[first..first + device.slots];
+        first += device.slots;
+        let store = SimStore::new(slots, device.latency);
+        let faults: Faults = device.faults.parse().expect("faults by their names");
+        devices.push(Arc::new(FaultyStore::new(store, faults)));
+    }
+    drop(devices);
+    let config = Config {
+        codec: plan.codec,
+        encrypt: false,
+        ..Config::default()
+    };
+    let member = Member::alone(plan.budget, config).expect("a table");
+    let member: &'static Member = Box::leak(Box::new(member));
+    let kind = SocketType::SEQPACKET;
+    let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+    let (connection, messages) = pair.expect("sockets");
+    // No supervisor listens: none answers, either.
+    let shut = rustix::net::shutdown(&messages, rustix::net::Shutdown::Write);
+    shut.expect("a socket");
+    member.tell(rustix::io::dup(&connection).expect("a descriptor"));
+    process::begin(Setting {
+        threads: SimThreads {
+            disturbances: plan.disturbances,
+            counts: shared.counts,
+        },
+        member,
+        messages,
+        connection,
+        may_run_out: plan.may_run_out(),
+        may_lose: plan.may_lose(),
+        devices: add_devices,
+    });
+    program::prepare(plan.mix, plan.threads, plan.operations);
+    for number in 0..u64::from(plan.threads) {
+        let seed = plan.seed;
+        scheduler().spawn(Role::Program, move || program::run(seed, number));
+    }
+    scheduler().run();
+    if world.outcome.get() != Outcome::None {
+        world.end();
+    }
+}
+
+impl World {
+    /// Whether a thread of a program waits for its page, or for another thread, without an end.
+    fn any_starves(&self) -> bool {
+        let now = self.now.get();
+        self.tasks.0.iter().any(|task| {
+            let waits = task.state.get() == State::Waits && task.role.get() == Role::Program;
+            waits && task.until.get() == 0 && now > task.since.get() + PATIENCE
+        })
+    }
+
+    /// The run is over, for all processes.
+    pub fn end(&self) {
+        self.turn.store(OVER, SeqCst);
+        ebb_sys::futex::wake(&self.turn, i32::MAX, true);
+    }
+
+    /// Nothing goes wrong any more, and all has to end.
+    pub fn be_calm(&self) {
+        self.calm.set(true);
+    }
+}
+
+/// Looks at everything that must hold between two steps.
+fn oracle(world: &World) {
+    let late = world.steps.get() > world.bound.get() || world.now.get() > LONGEST;
+    if late || world.switches.get().is_multiple_of(LOOKED) && world.any_starves() {
+        world.fail(&format!("it does not end:\n{}", world.stand()));
+        return;
+    }
+    if world
+        .processes
+        .iter()
+        .all(|p| !p.lives.get() && !p.served.get())
+    {
+        world.outcome.set(Outcome::Good);
+        return;
+    }
+    if !world.calm.get() && world.processes.iter().all(|p| !p.lives.get()) {
+        world.be_calm();
+    }
+    if !world.switches.get().is_multiple_of(CHECKED) {
+        return;
+    }
+    process::pager().check();
+    let (charged, limit) = (process::member().charged(), process::member().limit());
+    if charged > limit + slack(limit) {
+        world.fail(&format!("{charged} pages are charged, of {limit}"));
+    }
+}
+
+/// Pages over the limit that are allowed for a moment.
+fn slack(limit: u64) -> u64 {
+    256 + limit / 8
+}

@@ -1,0 +1,488 @@
+//! Who runs: threads are coroutines of their process, and one of all processes runs at a time.
+//!
+//! A thread gives its turn up at calls of the kernel and at locks ([`pause`]), where chance says so, and where it
+//! has to wait ([`wait`]). Its process then picks the next of all threads. If that is another process's, the turn
+//! goes there by a word of shared memory. Where nobody can run, time passes up to the next deadline; where there is
+//! none, threads wait for ever, and the run has failed.
+
+use crate::chance::Rate;
+use crate::trace::What;
+use crate::world::{Key, MAX_TASKS, Outcome, Role, State, World};
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, Yielder};
+use ebb_engine::locks;
+use std::cell::{Cell, RefCell};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+type Thread = Coroutine<(), (), ()>;
+
+/// The turn is nobody's: the run is over.
+pub const OVER: u32 = u32::MAX;
+
+/// How long a process waits for its turn before it looks whether the run goes on.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Stacks of threads, in bytes.
+const STACK: usize = 512 << 10;
+
+/// How often threads change where they need not, and for how long they stand still.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    /// A change at a call.
+    pub switch: Rate,
+    /// A change at a lock.
+    pub lock: Rate,
+    /// A change after which the thread stands still for a while.
+    pub stall: Rate,
+}
+
+/// The threads of this process, and the world.
+pub struct Scheduler {
+    world: &'static World,
+    rates: Cell<Rates>,
+    process: Cell<u8>,
+    threads: [RefCell<Option<Thread>>; MAX_TASKS],
+    yielders: [Cell<*const Yielder<(), ()>>; MAX_TASKS],
+    /// In a forked child before its first turn: the place of its thread.
+    born: Cell<Option<usize>>,
+    /// The running thread is one of these, not the loop that picks.
+    inside: Cell<bool>,
+    /// Looked at now and then, between two steps.
+    oracle: OnceLock<fn(&World)>,
+    /// Runs as the process ends.
+    at_end: OnceLock<fn()>,
+}
+
+// SAFETY: one thread of the host uses it.
+unsafe impl Sync for Scheduler {}
+// SAFETY: as above.
+unsafe impl Send for Scheduler {}
+
+static SCHEDULER: OnceLock<Scheduler> = OnceLock::new();
+
+/// The scheduler of this process.
+pub fn scheduler() -> &'static Scheduler {
+    SCHEDULER.get().expect("a simulation has begun")
+}
+
+/// The world.
+pub fn world() -> &'static World {
+    scheduler().world
+}
+
+/// A simulation begins in this process of the host.
+pub fn begin(world: &'static World, rates: Rates, oracle: fn(&World), at_end: fn()) {
+    SCHEDULER.get_or_init(|| Scheduler {
+        world,
+        rates: Cell::new(rates),
+        process: Cell::new(0),
+        threads: [const { RefCell::new(None) }; MAX_TASKS],
+        yielders: [const { Cell::new(std::ptr::null()) }; MAX_TASKS],
+        born: Cell::new(None),
+        inside: Cell::new(false),
+        oracle: OnceLock::from(oracle),
+        at_end: OnceLock::from(at_end),
+    });
+    world.now.set(1_000_000_000);
+    world.next_id.set(1);
+    ebb_engine::sync::simulated::begin(&Locks);
+    ebb_sys::clock::simulate(|| scheduler().world.now.get());
+}
+
+/// The engine's and the pager's locks.
+struct Locks;
+
+impl ebb_engine::sync::simulated::Scheduler for Locks {
+    fn before_lock(&self) {
+        let scheduler = scheduler();
+        if scheduler.inside.get() && scheduler.world.strikes(scheduler.rates.get().lock) {
+            scheduler.pause("lock");
+        }
+    }
+    fn lock_taken(&self) {
+        let scheduler = scheduler();
+        assert!(scheduler.inside.get(), "a lock is taken, and nobody runs");
+        let me = scheduler.me();
+        me.looked.set(scheduler.world.progress.get());
+        scheduler.gives_up(State::Tries, Key::Never, 0);
+    }
+    fn wait(&self, condition: usize, limit: Option<Duration>) -> bool {
+        scheduler().wait(Key::Condition(condition), limit)
+    }
+    fn notify(&self, condition: usize) {
+        scheduler().wake(Key::Condition(condition), i32::MAX);
+    }
+}
+
+impl Scheduler {
+    /// This process's number.
+    pub fn process(&self) -> u8 {
+        self.process.get()
+    }
+
+    /// Whether a thread of the simulation runs, not the loop that picks.
+    pub fn is_inside(&self) -> bool {
+        self.inside.get()
+    }
+
+    /// The thread that runs.
+    pub fn me(&self) -> &'static crate::world::Task {
+        &self.world.tasks.0[self.world.current.get()]
+    }
+
+    /// A place for a thread.
+    fn place(&self, role: Role, process: u8) -> usize {
+        let tasks = &self.world.tasks.0;
+        let free = tasks
+            .iter()
+            .position(|task| task.state.get() == State::Free);
+        let index = free.expect("few threads");
+        let id = self.world.next_id.get();
+        self.world.next_id.set(id + 1);
+        let task = &tasks[index];
+        task.id.set(id);
+        task.role.set(role);
+        task.process.set(process);
+        task.cpu.set((id % 2) as u8);
+        task.state.set(State::Ready);
+        index
+    }
+
+    /// A place for the first thread of a process that is about to be forked.
+    pub fn reserve(&self, process: u8) -> usize {
+        self.place(Role::Program, process)
+    }
+
+    /// Starts a thread of this process; its number.
+    pub fn spawn(&self, role: Role, run: impl FnOnce() + 'static) -> u32 {
+        let index = self.place(role, self.process.get());
+        let stack = DefaultStack::new(STACK).expect("memory for a stack");
+        let thread = Coroutine::with_stack(stack, move |yielder, ()| {
+            scheduler().yielders[index].set(yielder);
+            run();
+            // It may have another place by now, in a forked child.
+            scheduler().me().state.set(State::Free);
+        });
+        // A thread that was here and will not run any more: nothing on its stack is to be dropped.
+        if let Some(gone) = self.threads[index].replace(Some(thread)) {
+            std::mem::forget(gone);
+        }
+        self.world.tasks.0[index].id.get()
+    }
+
+    /// Gives the turn up, in a state.
+    fn gives_up(&self, state: State, key: Key, until: u64) {
+        let index = self.world.current.get();
+        let me = &self.world.tasks.0[index];
+        me.key.set(key);
+        me.until.set(until);
+        me.since.set(self.world.now.get());
+        me.woken.set(false);
+        me.state.set(state);
+        let held = locks::exchange(Default::default());
+        self.inside.set(false);
+        // SAFETY: that of the running coroutine.
+        unsafe { &*self.yielders[index].get() }.suspend(());
+        self.inside.set(true);
+        locks::exchange(held);
+    }
+
+    /// Others may run now; now and then, this thread stands still for a while.
+    pub fn pause(&self, why: &'static str) {
+        let world = self.world;
+        if world.strikes(self.rates.get().stall) {
+            let most = 1_000u64 << world.below(16);
+            let until = world.now.get() + 1 + world.below(most as usize) as u64;
+            world.note(What::Switch, why, [1, until]);
+            self.gives_up(State::Waits, Key::Never, until);
+        } else {
+            world.note(What::Switch, why, [0, 0]);
+            self.gives_up(State::Ready, Key::Never, 0);
+        }
+    }
+
+    /// A call: time passes, and others may run.
+    pub fn step(&self, call: &'static str, about: [u64; 2]) {
+        let world = self.world;
+        world.steps.set(world.steps.get() + 1);
+        world.now.set(world.now.get() + 300);
+        world.note(What::Call, call, about);
+        if self.inside.get() && world.strikes(self.rates.get().switch) {
+            self.pause(call);
+        }
+    }
+
+    /// Waits for an event, or so long; whether it came.
+    pub fn wait(&self, key: Key, limit: Option<Duration>) -> bool {
+        let until = limit.map_or(0, |limit| self.at(limit));
+        self.gives_up(State::Waits, key, until);
+        self.me().woken.get()
+    }
+
+    /// Looks for news again and again, for so long at most.
+    pub fn looks(&self, limit: Duration, mut look: impl FnMut() -> bool) {
+        let until = self.at(limit);
+        while !look() && self.world.now.get() < until {
+            self.me().looked.set(self.world.progress.get());
+            self.gives_up(State::Looks, Key::Never, until);
+        }
+    }
+
+    fn at(&self, limit: Duration) -> u64 {
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 4);
+        self.world.now.get().saturating_add(limit.max(1))
+    }
+
+    /// Wakes so many who wait for an event.
+    pub fn wake(&self, key: Key, count: i32) {
+        let mut left = count;
+        for task in &self.world.tasks.0 {
+            let waits = task.state.get() == State::Waits && task.key.get() == key;
+            if left > 0 && waits && task.process.get() == self.process.get() {
+                task.woken.set(true);
+                task.state.set(State::Ready);
+                left -= 1;
+            }
+        }
+    }
+
+    /// Ends a thread, of which nothing runs any more.
+    pub fn end(&self, is: impl Fn(&crate::world::Task) -> bool) {
+        for task in &self.world.tasks.0 {
+            if task.state.get() != State::Free && is(task) {
+                task.state.set(State::Free);
+            }
+        }
+    }
+
+    /// The calling thread ends here.
+    pub fn leave(&self) -> ! {
+        loop {
+            self.gives_up(State::Free, Key::Never, 0);
+        }
+    }
+
+    /// Runs threads until the world has an outcome, or this process ends.
+    pub fn run(&self) {
+        loop {
+            let world = self.world;
+            if let Some(oracle) = self.oracle.get() {
+                oracle(world);
+            }
+            if world.outcome.get() != Outcome::None {
+                return;
+            }
+            let Some(next) = self.pick() else { continue };
+            let process = world.tasks.0[next].process.get();
+            world.current.set(next);
+            if process != self.process.get() && !self.hand_to(process) {
+                return;
+            }
+            self.resume();
+        }
+    }
+
+    /// Hands the turn to another process; once it is back, whether the run goes on.
+    pub fn hand_to(&self, process: u8) -> bool {
+        let alive = self.is_alive();
+        if !alive {
+            self.at_end.get().iter().for_each(|end| end());
+            self.world.dying.set(std::process::id() as i32);
+        }
+        self.world.turn.store(process.into(), SeqCst);
+        futex_wake(&self.world.turn);
+        alive && self.await_turn()
+    }
+
+    /// Waits for the turn; whether the run goes on, in this process.
+    pub fn await_turn(&self) -> bool {
+        let me = u32::from(self.process.get());
+        loop {
+            let turn = self.world.turn.load(SeqCst);
+            if turn == me || turn == OVER {
+                break;
+            }
+            if !is_there(self.world.driver.get()) {
+                // Nobody wants to know any more.
+                return false;
+            }
+            ebb_sys::futex::wait(&self.world.turn, turn, Some(PATIENCE), true);
+        }
+        let dying = self.world.dying.take();
+        while dying != 0 && is_there(dying) {
+            std::thread::yield_now();
+        }
+        self.world.outcome.get() == Outcome::None
+    }
+
+    /// Whether this process lives in any way.
+    fn is_alive(&self) -> bool {
+        let this = &self.world.processes[usize::from(self.process.get())];
+        this.lives.get() || this.served.get()
+    }
+
+    /// In a forked child, in the thread that forked: it is this process's from now on, in another place, and stands
+    /// still until its turn comes. All other threads are the parent's.
+    pub fn become_child(&self, process: u8, from: usize, to: usize) {
+        self.process.set(process);
+        self.born.set(Some(to));
+        self.yielders[to].set(self.yielders[from].get());
+        let held = locks::exchange(Default::default());
+        self.inside.set(false);
+        // SAFETY: that of the running coroutine.
+        unsafe { &*self.yielders[to].get() }.suspend(());
+        self.inside.set(true);
+        locks::exchange(held);
+    }
+
+    /// Waits until the forked child stands still.
+    pub fn await_child(&self) {
+        while self.world.child_stands.swap(0, SeqCst) == 0 {
+            ebb_sys::futex::wait(&self.world.child_stands, 0, None, true);
+        }
+    }
+
+    fn resume(&self) {
+        let world = self.world;
+        let index = world.current.get();
+        let task = &world.tasks.0[index];
+        if !matches!(task.state.get(), State::Tries | State::Looks) {
+            world.progress.set(world.progress.get() + 1);
+        }
+        task.state.set(State::Ready);
+        world.switches.set(world.switches.get() + 1);
+        world.note(What::Switch, "runs", [index as u64, 0]);
+        let thread = self.threads[index].borrow_mut().take();
+        let Some(mut thread) = thread else {
+            let (task, here) = (task.process.get(), self.process.get());
+            panic!("process {here} has no thread {index} of process {task}")
+        };
+        self.inside.set(true);
+        thread.resume(());
+        self.inside.set(false);
+        let place = self.born.take();
+        let gone = self.threads[place.unwrap_or(index)].replace(Some(thread));
+        std::mem::forget(gone);
+        if place.is_some() {
+            // The thread that forked stood still in the child: nothing here runs before its turn.
+            self.world.child_stands.store(1, SeqCst);
+            futex_wake(&self.world.child_stands);
+            if self.await_turn() {
+                self.resume();
+            }
+        }
+    }
+
+    /// The next thread to run. None: time passed instead, or the run is over.
+    fn pick(&self) -> Option<usize> {
+        let world = self.world;
+        let (now, progress) = (world.now.get(), world.progress.get());
+        let mut ready = [0u8; MAX_TASKS];
+        let (mut runs, mut count, mut next) = (0, 0, u64::MAX);
+        for wave in [false, true] {
+            for (index, task) in world.tasks.0.iter().enumerate() {
+                let until = task.until.get();
+                let due = until != 0 && until <= now;
+                let (can, only_looks) = match task.state.get() {
+                    State::Free => continue,
+                    State::Ready => (true, false),
+                    State::Waits => (due, false),
+                    State::Tries => (task.looked.get() != progress, true),
+                    State::Looks => (due || task.looked.get() != progress, true),
+                };
+                if can && only_looks == wave {
+                    ready[count] = index as u8;
+                    count += 1;
+                } else if !can && until != 0 {
+                    next = next.min(until);
+                }
+            }
+            if !wave {
+                runs = count;
+            }
+        }
+        if count == 0 {
+            self.pass(next);
+            return None;
+        }
+        // Those that only look come less often.
+        let among = match runs > 0 && world.below(4) != 0 {
+            true => runs,
+            false => count,
+        };
+        Some(usize::from(ready[world.below(among)]))
+    }
+
+    /// Nobody can run: time passes.
+    fn pass(&self, next: u64) {
+        let world = self.world;
+        if next == u64::MAX {
+            world.fail(&format!("threads wait for ever:\n{}", world.stand()));
+            return;
+        }
+        world.now.set(world.now.get().max(next));
+        world.note(What::Time, "passes", [0, 0]);
+        world.progress.set(world.progress.get() + 1);
+    }
+}
+
+/// Whether the host has a process of this number.
+fn is_there(process: i32) -> bool {
+    // SAFETY: signal 0 is none.
+    let asked = unsafe { libc::kill(process, 0) };
+    asked == 0
+}
+
+fn futex_wake(word: &AtomicU32) {
+    ebb_sys::futex::wake(word, i32::MAX, true);
+}
+
+impl World {
+    /// The run has failed, for this reason.
+    pub fn fail(&self, why: &str) {
+        if self.outcome.get() == Outcome::Bad {
+            return;
+        }
+        let bytes = why.bytes().take(self.message.0.len());
+        self.message_len.set(bytes.len());
+        self.message
+            .0
+            .iter()
+            .zip(bytes)
+            .for_each(|(to, byte)| to.set(byte));
+        self.outcome.set(Outcome::Bad);
+    }
+
+    /// Why.
+    pub fn why(&self) -> String {
+        let bytes: Vec<u8> = self.message.0.iter().map(|byte| byte.get()).collect();
+        String::from_utf8_lossy(&bytes[..self.message_len.get()]).into_owned()
+    }
+
+    /// Where each thread stands.
+    pub fn stand(&self) -> String {
+        let tasks = self
+            .tasks
+            .0
+            .iter()
+            .filter(|task| task.state.get() != State::Free);
+        let line = |task: &crate::world::Task| {
+            let key = match task.key.get() {
+                Key::Word(_) => "a word".to_owned(),
+                Key::Condition(_) => "a condition".to_owned(),
+                key => format!("{key:?}"),
+            };
+            format!(
+                "  process {} thread {} {:?} {:?} {key} until {}\n",
+                task.process.get(),
+                task.id.get(),
+                task.role.get(),
+                task.state.get(),
+                task.until.get(),
+            )
+        };
+        tasks.map(line).collect()
+    }
+}

@@ -1,0 +1,48 @@
+//! Runs of the simulator, short ones.
+#![cfg(debug_assertions)]
+
+use ebb_sim::campaign::{Narrowed, run_once};
+use ebb_sim::plan::Plan;
+use ebb_sim::world::Shared;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::AsRawFd;
+
+fn whole(plan: &Plan) -> Narrowed {
+    Narrowed {
+        window: (0, u64::MAX),
+        operations: plan.operations.min(200),
+    }
+}
+
+/// The trace of a run, as text.
+fn trace(shared: &'static Shared, plan: &Plan) -> Vec<u8> {
+    let mut file: File = tempfile::tempfile().unwrap();
+    let report = run_once(shared, plan, &whole(plan), Some(file.as_raw_fd()));
+    assert_eq!(report.failure, None, "seed {}", plan.seed);
+    let mut text = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut text).unwrap();
+    text
+}
+
+/// One test, as each run is a process that this one forks.
+#[test]
+fn a_run_is_a_function_of_its_seed() {
+    let shared: &'static Shared = Box::leak(Box::new(Shared::new()));
+    let mut forks = 0;
+    let mut last = Vec::new();
+    for seed in 1..=8 {
+        let plan = Plan::of(seed, true);
+        let first = trace(shared, &plan);
+        assert!(first.len() > 10_000, "{} bytes", first.len());
+        assert!(
+            first == trace(shared, &plan),
+            "two runs of seed {seed} differ"
+        );
+        assert!(first != last, "seeds make no difference");
+        forks += usize::from(plan.mix.forks > 0);
+        last = first;
+    }
+    assert!(forks > 0, "no plan had forks");
+}
