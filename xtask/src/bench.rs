@@ -158,11 +158,13 @@ impl Part {
 
 /// The rows of a workload and their names. The cost of `ebb` where it has nothing to do does not depend on
 /// the kernel's swap: it stands in one table. The JVM's collector goes through all of its heap each time:
-/// in a quarter of it the kernel is not done after many minutes.
+/// in a quarter of it the kernel is not done after many minutes. Small processes have no memory to be limited.
 fn parts(workload: Workload, kernel: Kernel) -> impl Iterator<Item = (Part, String)> {
     let all = (kernel == Kernel::Zram).then_some(Part::All);
-    let quarter = (workload != Workload::Java).then_some(Part::Of(4));
-    let parts = all.into_iter().chain([Part::Of(2)]).chain(quarter);
+    let limited = workload != Workload::Processes;
+    let half = limited.then_some(Part::Of(2));
+    let quarter = (limited && workload != Workload::Java).then_some(Part::Of(4));
+    let parts = all.into_iter().chain(half).chain(quarter);
     parts.map(move |part| {
         let name = match part {
             Part::All => format!("{}, all fits", workload.name()),

@@ -76,11 +76,13 @@ pub enum Workload {
     RedisSave,
     /// Python's multiprocessing with fork.
     PythonFork,
+    /// A shell that starts one small process after the other.
+    Processes,
 }
 
 impl Workload {
     /// All.
-    pub const ALL: [Workload; 14] = [
+    pub const ALL: [Workload; 15] = [
         Workload::Touch,
         Workload::TouchThreads,
         Workload::Numpy,
@@ -95,6 +97,7 @@ impl Workload {
         Workload::Node,
         Workload::RedisSave,
         Workload::PythonFork,
+        Workload::Processes,
     ];
 
     /// Short name for tables and options.
@@ -114,6 +117,7 @@ impl Workload {
             Workload::Node => "node",
             Workload::RedisSave => "redis-bgsave",
             Workload::PythonFork => "python-fork",
+            Workload::Processes => "processes",
         }
     }
 
@@ -132,6 +136,7 @@ impl Workload {
             Workload::Node => (3_000_000, 400_000),
             Workload::RedisSave => (500_000, 110_000),
             Workload::PythonFork => (2_000_000, 700_000),
+            Workload::Processes => (400, 100),
         };
         match scale {
             Scale::Full => full,
@@ -200,6 +205,7 @@ impl Workload {
                 (python("redis_bgsave.py")?, &[])
             }
             Workload::PythonFork => (python("python_fork.py")?, &[]),
+            Workload::Processes => (vec![script("processes.sh")], &[]),
         };
         let argv = command.into_iter().chain([size.into()]);
         let argv = argv.chain(more.iter().map(OsString::from));

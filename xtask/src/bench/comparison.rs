@@ -126,7 +126,12 @@ impl Comparison {
     }
 
     fn bound(&self) -> f64 {
-        bound::whole(self.side, &walls(&self.other), &walls(&self.ebb))
+        bound::whole(
+            self.side,
+            self.workload,
+            &walls(&self.other),
+            &walls(&self.ebb),
+        )
     }
 
     /// The time of the whole run; none if a run of either side did not finish.

@@ -149,9 +149,9 @@ impl Under {
             job = job.env("EBB_FAULTS", faults);
         }
         let group = match cgroup::unavailable() {
-            None => {
-                Some(Cgroup::new(self.budget + self.beside, KernelSwap::Forbidden).expect("a cgroup"))
-            }
+            None => Some(
+                Cgroup::new(self.budget + self.beside, KernelSwap::Forbidden).expect("a cgroup"),
+            ),
             Some(why) => {
                 println!("skipped in part: no limit by the kernel, as there is no cgroup: {why}");
                 None
