@@ -281,15 +281,16 @@ mod tests {
             worker: Worker::new(),
             watch: Watch::new(now),
             quiet: 0,
+            served: true,
         };
         turn.worker.defer(DeferredFault {
             pending: PendingFault::alone(Fault::default(), now),
             begin: now,
             copies: 0,
         });
-        process.fall_asleep(me, &turn);
+        process.fall_asleep(me, &mut turn);
         assert!(turn.worker.next_deferred().is_some());
-        let sleeps = catch_unwind(AssertUnwindSafe(|| process.fall_asleep(me, &turn)));
+        let sleeps = catch_unwind(AssertUnwindSafe(|| process.fall_asleep(me, &mut turn)));
         assert!(sleeps.is_err(), "another is awake: it may sleep");
     }
 }
