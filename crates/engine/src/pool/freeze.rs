@@ -9,7 +9,7 @@
 use super::arena::State;
 use super::class::Class;
 use super::layout::WINDOWS;
-use super::{LEAF, Pool};
+use super::{GROUP, LEAF, Pool};
 use crate::locks::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -75,14 +75,22 @@ impl Pool {
     fn each_window(&self, mut f: impl FnMut(u32, Class)) {
         let leaves = self.top.iter().enumerate();
         let leaves = leaves.filter_map(|(i, leaf)| Some((i, leaf.get()?)));
-        for (i, leaf) in leaves {
-            let arenas = leaf.iter().enumerate();
-            for (k, arena) in arenas.filter_map(|(k, arena)| Some((k, arena.get()?))) {
-                for at in 0..WINDOWS {
-                    let class = lock(arena).as_ref().and_then(|a| a.class_if_any(at));
-                    if let Some(class) = class {
-                        f(((i * LEAF + k) * WINDOWS + at) as u32, class);
-                    }
+        let arenas = leaves.flat_map(|(i, leaf)| {
+            let groups = leaf.iter().enumerate();
+            let groups = groups.filter_map(|(k, group)| Some((k, group.get()?)));
+            groups.flat_map(move |(k, group)| {
+                let first = i * LEAF + k * GROUP;
+                group
+                    .iter()
+                    .enumerate()
+                    .map(move |(n, arena)| (first + n, arena))
+            })
+        });
+        for (number, arena) in arenas {
+            for at in 0..WINDOWS {
+                let class = lock(arena).as_ref().and_then(|a| a.class_if_any(at));
+                if let Some(class) = class {
+                    f((number * WINDOWS + at) as u32, class);
                 }
             }
         }

@@ -111,8 +111,12 @@ const fn first_of_block(mark: u32) -> u32 {
 
 const _: () = assert!(BLOCK_PAGES.is_power_of_two());
 
-/// Arenas in the directory's leaves.
-const LEAF: usize = if cfg!(loom) { 2 } else { 64 };
+/// Arenas that lie together: one alone would cost an allocation and a pointer each.
+const GROUP: usize = if cfg!(loom) { 1 } else { 8 };
+/// Groups in the directory's leaves.
+const GROUPS: usize = if cfg!(loom) { 2 } else { 8 };
+/// Arenas in a leaf.
+const LEAF: usize = GROUPS * GROUP;
 /// Leaves; loom, whose stacks are small, gets few.
 const TOP: usize = if cfg!(loom) {
     2
@@ -123,7 +127,8 @@ const TOP: usize = if cfg!(loom) {
 type Slot = Ordered<Option<Arena>, { LockRank::Arena as usize }>;
 /// One of the directory, locked.
 type SlotGuard<'a> = Guard<'a, Option<Arena>, { LockRank::Arena as usize }>;
-type Leaf = Box<[OnceLock<Box<Slot>>; LEAF]>;
+type Group = Box<[Slot; GROUP]>;
+type Leaf = Box<[OnceLock<Group>; GROUPS]>;
 /// The window of each class that a shard fills.
 type Filling = Box<[Option<u32>]>;
 
@@ -304,13 +309,15 @@ impl Pool {
         let arena = window as usize / WINDOWS;
         let leaf = self.top[arena / LEAF].get_or_init(|| {
             self.directory
-                .fetch_add(LEAF * size_of::<OnceLock<Box<Slot>>>(), Relaxed);
-            Box::new([const { OnceLock::new() }; LEAF])
+                .fetch_add(size_of::<[OnceLock<Group>; GROUPS]>(), Relaxed);
+            Box::new([const { OnceLock::new() }; GROUPS])
         });
-        leaf[arena % LEAF].get_or_init(|| {
-            self.directory.fetch_add(size_of::<Slot>(), Relaxed);
-            Box::new(Ordered::new(None))
-        })
+        let group = leaf[arena % LEAF / GROUP].get_or_init(|| {
+            self.directory
+                .fetch_add(size_of::<[Slot; GROUP]>(), Relaxed);
+            Box::new(std::array::from_fn(|_| Ordered::new(None)))
+        });
+        &group[arena % GROUP]
     }
 
     /// Runs `f` on a window's arena, which exists.

@@ -256,32 +256,36 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             moved
         };
     }
+    if block.is_null() {
+        // The allocator may not have begun yet, and begins with a block.
+        return malloc(size);
+    }
     // glibc frees and answers null, and programs count on it.
-    if size == 0 && !block.is_null() {
+    if size == 0 {
         // SAFETY: the caller gives up the block.
         unsafe { free(block) };
         return ptr::null_mut();
     }
-    // SAFETY: the caller names a block of this allocator, or null; where it moves by hand,
+    // SAFETY: the caller names a block of this allocator; where it moves by hand,
     // both blocks hold the bytes copied, and the old one is given up.
     unsafe {
         let ours = ebb_mi_owns(block);
-        if !ours && !block.is_null() && size >= GROWING_MIN {
+        if !ours && size >= GROWING_MIN {
             return or_no_memory(mapped_block::resize(block, size));
         }
         let old = malloc_usable_size(block);
-        if (ours || block.is_null()) && (size < GROWING_MIN || size <= old) && size < MAPPED_MIN {
+        if ours && (size < GROWING_MIN || size <= old) && size < MAPPED_MIN {
             if size >= TOLD_MIN {
                 hooks::admit(size.saturating_sub(old));
             }
             return or_no_memory(mi_realloc(block, size));
         }
-        let moved = if size >= GROWING_MIN && !block.is_null() {
+        let moved = if size >= GROWING_MIN {
             mapped_block::allocate(size, mapped_block::ALIGN_MIN)
         } else {
             malloc(size)
         };
-        if !moved.is_null() && !block.is_null() {
+        if !moved.is_null() {
             ptr::copy_nonoverlapping(block.cast::<u8>(), moved.cast(), old.min(size));
             free(block);
         }
@@ -390,9 +394,12 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// `malloc_usable_size(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
-    // SAFETY: the caller names a block of this allocator, or null.
+    if block.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller names a block of this allocator.
     unsafe {
-        if block.is_null() || ebb_mi_owns(block) {
+        if ebb_mi_owns(block) {
             return mi_usable_size(block);
         }
         match foreign_malloc::get() {
