@@ -35,3 +35,21 @@ fn a_program_that_does_nothing_takes_few_page_faults_more() {
         "{under} page faults, {alone} without ebb"
     );
 }
+
+/// The allocator begins with the first block, whatever a program calls first.
+#[test]
+fn any_call_of_the_allocator_may_be_the_first() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("first_call");
+    for number in 0..13 {
+        let job = Job::new([program.as_os_str(), number.to_string().as_ref()]);
+        let managed = Under::budget(64 * MIB).run(&job);
+        assert_eq!(
+            managed.run.stdout, b"right\n",
+            "{number}: {}",
+            managed.run.stderr
+        );
+    }
+}

@@ -258,7 +258,8 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     }
     if block.is_null() {
         // The allocator may not have begun yet, and begins with a block.
-        return malloc(size);
+        // SAFETY: a new block.
+        return unsafe { malloc(size) };
     }
     // glibc frees and answers null, and programs count on it.
     if size == 0 {
