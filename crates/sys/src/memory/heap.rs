@@ -519,6 +519,13 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// The heap is one for the process: what one test frees another would count.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     fn layout(size: usize, align: usize) -> Layout {
         Layout::from_size_align(size, align).unwrap()
@@ -527,6 +534,7 @@ mod tests {
     /// Grows and shrinks a block through every pair of the paths and compares its bytes.
     #[test]
     fn realloc_keeps_bytes_across_the_threshold() {
+        let _alone = alone();
         let sizes = [1, 100, 4000, DIRECT_MIN - 1, DIRECT_MIN, 3 * DIRECT_MIN + 5];
         for align in [1, 16, 64, PAGE, 4 * PAGE] {
             for &from in &sizes {
@@ -552,6 +560,7 @@ mod tests {
 
     #[test]
     fn zeroed_blocks_are_zero_after_reuse() {
+        let _alone = alone();
         for size in [24, 5000, DIRECT_MIN, 1 << 20] {
             for _ in 0..8 {
                 // SAFETY: as above.
@@ -576,6 +585,7 @@ mod tests {
     /// Of 32 MiB every hundredth block stays, and is what it was; of the rest's pages few stay.
     #[test]
     fn free_memory_among_used_memory_goes_back() {
+        let _alone = alone();
         let block = layout(2400, 64);
         let blocks: Vec<usize> = (0..14_000)
             .map(|i| {
@@ -605,12 +615,7 @@ mod tests {
             "{stay} of {} pages stay",
             pages.len()
         );
-        // Tests beside this one free memory too, for a while.
-        let is_worth_nothing = (0..100).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            InternalHeap::give_back() == 0
-        });
-        assert!(is_worth_nothing, "nothing was freed since");
+        assert_eq!(InternalHeap::give_back(), 0, "nothing was freed since");
         // New blocks in the same memory are whole.
         let again = [layout(300, 16), layout(40_000, 16), block].map(|layout| {
             // SAFETY: as above.
@@ -636,6 +641,7 @@ mod tests {
 
     #[test]
     fn threads_share_the_arena_and_a_fork_finds_it_whole() {
+        let _alone = alone();
         let workers: Vec<_> = (0..4u8)
             .map(|tag| {
                 std::thread::spawn(move || {
