@@ -7,7 +7,7 @@ use crate::threads::{Call, Disturbance, Event, Threads};
 use ebb_sys::Errno;
 use ebb_sys::memory::page_up;
 use ebb_sys::pagemap::Mapped;
-use ebb_sys::paging::{Entry, Kernel, Time};
+use ebb_sys::paging::{Entry, Kernel, MemoryDescriptors, Time};
 use ebb_sys::program::Gone;
 use ebb_sys::thread::{TaskName, Urgency};
 use ebb_sys::userfaultfd::Fault;
@@ -451,7 +451,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     fn open(&self) -> Result<(), String> {
         Ok(())
     }
-    fn open_given(&self, _: [OwnedFd; 3]) -> Result<(), String> {
+    fn open_given(&self, _: MemoryDescriptors) -> Result<(), String> {
         Ok(())
     }
     fn faults(&self) -> Option<BorrowedFd<'_>> {

@@ -128,10 +128,8 @@ impl<K: Kernel> Simulated<K> {
         mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new_addr: usize) -> Outcome<usize>;
         mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()>;
         madvise(addr: usize, len: usize, advice: i32) -> Outcome<()>;
-        brk_set(addr: usize) -> Outcome<usize>;
         mlock(addr: usize, len: usize, flags: i32) -> Outcome<()>;
         munlock(addr: usize, len: usize) -> Outcome<()>;
-        exclude(addr: usize, len: usize) -> ();
     }
 
     /// All invariants of the state, unless another thread has it. Whether they were looked at.
@@ -143,15 +141,6 @@ impl<K: Kernel> Simulated<K> {
         state.check(&self.pager.shared_pages);
         process.check_copies(&state);
         true
-    }
-
-    /// All invariants of a process at rest, and that memory is as the page map says; pages that differ.
-    pub fn check_at_rest(&'static self) -> u64 {
-        assert!(self.check(), "a process at rest has a free lock");
-        let process = self.pager.process().expect("it pages");
-        process.swap.check();
-        process.audit();
-        process.counters().map_disagrees.get()
     }
 
     /// What the process holds.

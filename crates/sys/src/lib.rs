@@ -43,7 +43,7 @@ mod process;
 
 pub use io::{aio, blkid, block_device, kept_fd, peer, ring, signalfd};
 pub use kernel::{clock, file, futex, random, raw, signal};
-pub use memory::{heap, memory_file, pagemap, secret, shm, userfaultfd};
+pub use memory::{futex_lock, heap, memory_file, pagemap, secret, shm, userfaultfd};
 pub use process::{credentials, daemon, elf, loader, program, robust, stack, syscall_trap};
 
 /// Threads, tasks of our own among them.

@@ -32,6 +32,16 @@ use std::time::Duration;
 /// A moment: the time since some fixed one, the same in all processes. It never goes back.
 pub type Time = Duration;
 
+/// The descriptors by which a helper serves its program, opened by somebody else for one that may not do so itself.
+pub struct MemoryDescriptors {
+    /// `/dev/userfaultfd`, to open a userfaultfd by and close at once.
+    pub device: OwnedFd,
+    /// `/proc/self/pagemap`.
+    pub pagemap: OwnedFd,
+    /// `/proc/self/mem`, to read.
+    pub memory: OwnedFd,
+}
+
 /// The system, as the pager sees it. Addresses are those of the program.
 #[allow(clippy::missing_errors_doc)] // Errors are the kernel's, as the manual page of each call names them.
 pub trait Kernel: Sync + Sized + 'static {
@@ -131,8 +141,8 @@ pub trait Kernel: Sync + Sized + 'static {
 
     /// Opens the descriptors, those of this process.
     fn open(&self) -> Result<(), String>;
-    /// The same where somebody else opened `/dev/userfaultfd`, `/proc/self/pagemap` and `/proc/self/mem` for it.
-    fn open_given(&self, given: [OwnedFd; 3]) -> Result<(), String>;
+    /// The same with those that somebody else opened.
+    fn open_given(&self, given: MemoryDescriptors) -> Result<(), String>;
     /// The descriptor that faults come from, to be given to the supervisor.
     fn faults(&self) -> Option<BorrowedFd<'_>>;
     /// Reads faults, as many as there are and fit; does not wait.
@@ -482,12 +492,12 @@ impl Kernel for SystemKernel {
         });
         Ok(())
     }
-    fn open_given(&self, [device, pagemap, memory]: [OwnedFd; 3]) -> Result<(), String> {
-        let fault = Userfaultfd::open_through(&device.into()).map_err(|e| e.to_string())?;
+    fn open_given(&self, given: MemoryDescriptors) -> Result<(), String> {
+        let fault = Userfaultfd::open_through(&given.device.into()).map_err(|e| e.to_string())?;
         self.has_opened(Descriptors {
             fault,
-            pagemap: PageMapFile::given(pagemap),
-            memory: MemoryFile::given(memory),
+            pagemap: PageMapFile::given(given.pagemap),
+            memory: MemoryFile::given(given.memory),
         });
         Ok(())
     }

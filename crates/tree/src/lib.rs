@@ -64,7 +64,7 @@ pub use {
     ebb_stores::Facts,
     guard::{Launcher, guard},
     histogram::{Histogram, Summary},
-    member::{ChildSlot, Device, JoinError, Member, MemoryDescriptors},
+    member::{ChildSlot, Device, JoinError, Member},
     protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request, trees},
     supervisor::{
         ANY_CHILD, DeviceShown, FaultsShown, LimitsShown, MemberShown, Notices, Opener,

@@ -82,7 +82,8 @@ impl<K: Kernel> Pager<K> {
 }
 
 impl<K: Kernel> Keeper<K> {
-    /// The staging area, of which a forked child makes one of its own. The limit is what others leave, this process among them until it charges for itself.
+    /// The staging area; a forked child makes one of its own. The limit is what others leave, this process among them
+    /// until it charges for itself.
     fn make_staging(&self) -> Result<Staging, String> {
         let count = (self.member.budget() as usize / UNIT / 4).clamp(256, 32768);
         let bytes = count * UNIT_BYTES;

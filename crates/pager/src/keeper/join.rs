@@ -73,10 +73,11 @@ impl<K: Kernel> Pager<K> {
             self.leave(None, HelperExit::Unmanaged)
         };
         let member: &'static Member = Box::leak(Box::new(member));
-        // Before the tree pages the program may give up the rights that this takes (`user_change`).
-        let opened = self.open_descriptors(member);
-        self.lifecycle
-            .opened_descriptors(&self.kernel, opened.is_ok());
+        // Before the tree pages root may give up the rights that this takes (`user_change`); and those who did hold no
+        // given descriptor that they could misuse meanwhile.
+        let early = self.kernel.has_user(0) || !self.kernel.has_user(member.user());
+        let opened = early && self.open_descriptors(member).is_ok();
+        self.lifecycle.opened_descriptors(&self.kernel, opened);
         self.fork.watch(Some(member));
         self.notify_growth();
         self.vfork_calls.start(&self.kernel);
@@ -113,10 +114,7 @@ impl<K: Kernel> Pager<K> {
     pub fn open_descriptors(&self, member: &Member) -> Result<(), String> {
         match member.take_memory_descriptors() {
             None => self.kernel.open(),
-            Some(given) => {
-                let given = [given.device, given.pagemap, given.memory];
-                self.kernel.open_given(given)
-            }
+            Some(given) => self.kernel.open_given(given),
         }
     }
 

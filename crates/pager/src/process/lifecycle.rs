@@ -13,7 +13,7 @@ const HAS_KEEPER: u32 = 1;
 /// There can be none: the process is not in a tree, or none can be started.
 const NEVER_A_KEEPER: u32 = 2;
 
-/// The states of the descriptors that paging needs: the keeper has not tried to open them, has them, has none.
+/// The states of the descriptors that paging needs: the keeper has not come to them, has them, has none yet.
 const UNTRIED: u32 = 0;
 const OPEN: u32 = 1;
 const REFUSED: u32 = 2;

@@ -6,9 +6,12 @@
 //!
 //! Memory is filled faster than a keeper comes to run, and many small processes that begin together are as much as
 //! one that is large. So a process that grows to [`WAIT_MIN`] waits to be let into the tree, which mostly has
-//! happened by then. It also waits to be paged, if the tree holds back others (`Member::delays_growth`), if it
-//! alone has more than the tree may have before it pages, or if its growth does not fit beside that of others
-//! (`Member::lets_grow`): processes that begin together would else all grow before one of them has been measured.
+//! happened by then. It also waits to be paged in three cases:
+//!
+//! - the tree holds others back (`Member::delays_growth`)
+//! - it alone has more than the tree may have before it pages
+//! - its growth does not fit beside that of others (`Member::lets_grow`): processes that begin together would else all
+//!   grow before one of them has been measured
 //!
 //! Growth is reported bit by bit: mappings and large blocks as they are asked for, small blocks of malloc when some
 //! pages of them were handed out. That is too much rather than too little; each [`MEASURE_EVERY`] of it the process

@@ -6,9 +6,9 @@
 //! read take its place, before the program's code goes on as the new user.
 //!
 //! # Protocol
-//! The program's thread, before a change by which it may give up root: where the process does not page yet, it has a
-//! keeper started that joins the tree and opens the descriptors of memory, as only root may do. So a program that
-//! begins as root and goes on as another user, as servers do, pages like any other.
+//! The program's thread, before a change by which it may give up root, if the process does not page yet: it starts a
+//! keeper, and waits. The keeper joins the tree and opens the descriptors of memory, as only root may do. So a server
+//! that begins as root and goes on as another user pages like any other.
 //!
 //! The program's thread, after the change: makes a change of [`UserChanges`](crate::process::user_changes::UserChanges) and waits until the keeper, whose
 //! descriptors they are, has followed it. The keeper asks the supervisor for the devices again, which judges

@@ -18,14 +18,14 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::SeqCst};
 
 use ebb_pager::hooks;
+use ebb_sys::futex_lock::FutexLock;
 use ebb_sys::heap::InternalHeap;
 use ebb_sys::signal::Blocked;
 use ebb_sys::syscall_trap::{self, Call, Copied, Forking};
-use ebb_sys::{futex, memory, raw, stack};
+use ebb_sys::{memory, raw, stack};
 
 use crate::symbols::dlsym_next::DlsymNext;
 
@@ -82,17 +82,15 @@ pub fn register() {
     unsafe { __register_atfork(before, after_in_parent, after_in_child, __dso_handle) };
 }
 
-/// 1: it is some thread's turn to fork.
-static TURN: AtomicU32 = AtomicU32::new(0);
-/// That thread. Known by where its `errno` lies: a filter of the program's may not let it ask for its number.
+/// Held while it is some thread's turn to fork.
+static TURN: FutexLock = FutexLock::new();
+/// That thread. It is known by where its `errno` lies: a filter of the program's may not let it ask for its number.
 static FORKER: AtomicUsize = AtomicUsize::new(0);
 /// It holds the locks, without a trap.
 static HOLDS: AtomicBool = AtomicBool::new(false);
 
 fn take_turn() {
-    while TURN.swap(1, SeqCst) != 0 {
-        futex::wait(&TURN, 1, Some(Duration::from_millis(1)), false);
-    }
+    TURN.acquire();
     FORKER.store(own_errno(), SeqCst);
 }
 
@@ -103,8 +101,7 @@ fn own_errno() -> usize {
 
 extern "C" fn end_turn() {
     FORKER.store(0, SeqCst);
-    TURN.store(0, SeqCst);
-    futex::wake(&TURN, 1, false);
+    TURN.release();
 }
 
 const FORKING: Forking = Forking {
@@ -232,7 +229,7 @@ unsafe fn release_in_parent(child: Option<i32>) {
 unsafe fn begin_child() {
     HOLDS.store(false, SeqCst);
     FORKER.store(0, SeqCst);
-    TURN.store(0, SeqCst);
+    TURN.release();
     // SAFETY: the copy of this thread took the locks.
     unsafe {
         InternalHeap::unlock_in_child();

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A mutex of one word on a private futex, after Drepper, "Futexes are tricky", mutex 2.
 /// It has no owner, so that the child of a fork can release what its parent took.
+#[derive(Default)]
 pub struct FutexLock {
     word: AtomicU32,
 }

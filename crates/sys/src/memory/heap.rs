@@ -99,7 +99,8 @@ impl InternalHeap {
     }
 
     /// Takes the heap's lock so that a fork finds the arena whole. Nothing may be allocated
-    /// on this thread until [`unlock_after_fork`](Self::unlock_after_fork).
+    /// on this thread until [`unlock_in_parent`](Self::unlock_in_parent) or
+    /// [`unlock_in_child`](Self::unlock_in_child).
     pub fn lock_for_fork() {
         ARENA.lock.acquire();
         OWN.lock_for_fork();

@@ -1,6 +1,6 @@
 //! Anonymous memory by raw system calls, and what is made of it.
 
-mod futex_lock;
+pub mod futex_lock;
 pub mod heap;
 pub mod memory_file;
 pub mod own;

@@ -2,6 +2,7 @@
 
 use crate::protocol::{self, ControlName, Hello, JoinReply};
 use crate::table::SlotNumber;
+use ebb_sys::paging::MemoryDescriptors;
 use ebb_sys::{peer, proc};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -45,16 +46,6 @@ pub struct Welcome {
     pub table: Option<OwnedFd>,
     /// Where this process is of another user than the supervisor.
     pub memory: Option<MemoryDescriptors>,
-}
-
-/// The descriptors by which a helper serves its program, opened by the supervisor for one that may not do so itself.
-pub struct MemoryDescriptors {
-    /// `/dev/userfaultfd`, to open a userfaultfd by and close at once.
-    pub device: OwnedFd,
-    /// `/proc/self/pagemap`.
-    pub pagemap: OwnedFd,
-    /// `/proc/self/mem`, to read.
-    pub memory: OwnedFd,
 }
 
 /// The number of the program's process: of the one `program` stands for, or of this one.

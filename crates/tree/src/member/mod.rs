@@ -27,7 +27,7 @@ mod limits;
 mod reap_orphans;
 
 pub use devices::Device;
-pub use join::{JoinError, MemoryDescriptors};
+pub use join::JoinError;
 
 use crate::histogram::Histogram;
 use crate::protocol::{self, HelperExit};
@@ -37,6 +37,7 @@ use crate::table::{
 };
 use ebb_engine::counters::Counters;
 use ebb_sys::kept_fd::KeptFd;
+use ebb_sys::paging::MemoryDescriptors;
 use held::Held;
 use join::{JoinRequest, number_of, request_join};
 use rustix::io::Errno;

@@ -50,12 +50,12 @@ const MAX_WALKS: usize = 16;
 pub(super) struct Handshake {
     connection: OwnedFd,
     since: Instant,
-    from: From,
+    kind: PeerKind,
 }
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum PeerKind {
     /// A process of the tree.
     Inside,
     /// One of the tree that has become another user.
@@ -64,7 +64,7 @@ pub(super) enum From {
     Outside,
 }
 
-impl From {
+impl PeerKind {
     /// How many connections of the kind may say nothing.
     fn most(self) -> usize {
         match self {
@@ -127,14 +127,14 @@ impl Supervisor {
             return;
         };
         let inside = || peer.pid.is_some_and(|pid| self.descends(pid));
-        let from = match self.is_our_user(peer.uid) {
-            true if inside() => From::Inside,
-            false if self.serves_other_users && inside() => From::Changed,
-            true => From::Outside,
-            false if peer.uid == 0 => From::Outside,
+        let kind = match self.is_our_user(peer.uid) {
+            true if inside() => PeerKind::Inside,
+            false if self.serves_other_users && inside() => PeerKind::Changed,
+            true => PeerKind::Outside,
+            false if peer.uid == 0 => PeerKind::Outside,
             false => return refuse(&connection, &other_user(peer.uid)),
         };
-        self.bound_handshakes(from);
+        self.bound_handshakes(kind);
         let n = self.next_handshake;
         self.next_handshake = n.wrapping_add(1);
         let token = Token::Handshake(n).pack();
@@ -145,16 +145,16 @@ impl Supervisor {
                 Handshake {
                     connection,
                     since,
-                    from,
+                    kind,
                 },
             );
         }
     }
 
     /// If as many say nothing as may, the oldest has to go.
-    fn bound_handshakes(&mut self, from: From) {
-        let alike = || self.handshakes.iter().filter(|(_, g)| g.from == from);
-        if alike().count() >= from.most()
+    fn bound_handshakes(&mut self, kind: PeerKind) {
+        let alike = || self.handshakes.iter().filter(|(_, g)| g.kind == kind);
+        if alike().count() >= kind.most()
             && let Some(&oldest) = alike().min_by_key(|(_, g)| g.since).map(|(n, _)| n)
         {
             self.handshakes.remove(&oldest);
@@ -164,7 +164,7 @@ impl Supervisor {
     /// Closes connections from outside that have said nothing for long.
     pub(super) fn drop_silent_handshakes(&mut self) {
         self.handshakes
-            .retain(|_, g| g.from == From::Inside || g.since.elapsed() < HANDSHAKE_TIMEOUT);
+            .retain(|_, g| g.kind == PeerKind::Inside || g.since.elapsed() < HANDSHAKE_TIMEOUT);
     }
 
     /// A connection that has not said anything has something to read, or ended.
@@ -185,7 +185,7 @@ impl Supervisor {
         let Some(hello) = Hello::decode(&packet) else {
             return;
         };
-        match self.join(&connection, &hello, fds.first(), handshake.from) {
+        match self.join(&connection, &hello, fds.first(), handshake.kind) {
             Ok(slot) => self.add_connection(slot, connection),
             // If the peer is gone already there is nobody to tell.
             Err(why) => refuse(&connection, &why),
@@ -217,15 +217,15 @@ impl Supervisor {
         &self,
         joining: &Joining,
         reserved: Option<SlotNumber>,
-        (from, uid): (From, u32),
+        (kind, uid): (PeerKind, u32),
     ) -> Result<(), String> {
         if !self.is_our_user(uid) {
-            return match from {
-                From::Changed => self.admit_changed(joining, uid),
-                From::Inside | From::Outside => Err(other_user(uid)),
+            return match kind {
+                PeerKind::Changed => self.admit_changed(joining, uid),
+                PeerKind::Inside | PeerKind::Outside => Err(other_user(uid)),
             };
         }
-        let inside = from == From::Inside;
+        let inside = kind == PeerKind::Inside;
         let pid = joining.process.pid();
         // Nobody else can write to the table.
         let named = reserved.is_some_and(|slot| {

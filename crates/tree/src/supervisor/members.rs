@@ -1,6 +1,6 @@
 //! Members: a process joins and is given a slot.
 
-use super::admission::From;
+use super::admission::PeerKind;
 use super::managed_process::{Joining, ManagedProcess, NO_DESCRIPTORS, Unknown};
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello};
@@ -44,7 +44,7 @@ impl Supervisor {
         connection: &OwnedFd,
         hello: &Hello,
         program: Option<&OwnedFd>,
-        from: From,
+        kind: PeerKind,
     ) -> Result<SlotNumber, String> {
         let (peer, uid) = Self::member_behind(connection)?;
         if hello.version != VERSION {
@@ -63,7 +63,7 @@ impl Supervisor {
             }
             Unknown::Because(why) => why,
         })?;
-        self.admit(&joining, hello.reserved, (from, uid))?;
+        self.admit(&joining, hello.reserved, (kind, uid))?;
         let pid = joining.process.pid();
         self.replace_former(pid, joining.image)?;
         let slot = self.slot_for(&joining, hello.reserved)?;
