@@ -7,6 +7,8 @@ use anyhow::{Context, Result};
 use ebb_harness::tools;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 /// Options.
@@ -136,10 +138,15 @@ struct Tally {
     in_part: Vec<Skip>,
     /// Output of the failed tests, repeated at the end: (test, lines).
     outputs: Vec<(String, Vec<String>)>,
+    /// Test programs with the seconds that each took.
+    programs: Vec<(String, f64)>,
 }
 
 /// Lines of a failed test's output that are repeated at the end: the last ones say what failed.
 const REPEATED: usize = 40;
+
+/// Test programs that are listed at the end as the slowest.
+const SLOWEST: usize = 8;
 
 /// A test that did not run, or not in full, and why.
 #[derive(PartialEq, Eq)]
@@ -168,6 +175,7 @@ pub fn test(options: &Options) -> Result<bool> {
         }
     }
     let avoidable = report(&tally, &AllowedSkips::on_this_machine(options.complete));
+    slowest(&mut tally.programs);
     println!("took {:.0} s", start.elapsed().as_secs_f64());
     println!(
         "{} passed, {} failed, {} skipped",
@@ -205,15 +213,25 @@ fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
         .env("PATH", path)
         .current_dir(tools::project())
         .stdin(Stdio::null())
-        .stdout(Stdio::piped());
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot run cargo")?;
     let lines = BufReader::new(child.stdout.take().context("no output")?).lines();
+    let words = BufReader::new(child.stderr.take().context("no errors")?).lines();
     let failed_before = tally.failed.len();
+    let program = Arc::new(Mutex::new(String::new()));
+    let running = Arc::clone(&program);
+    let words = thread::spawn(move || pass_on(words, &running));
     let mut reader = Reader::default();
     for line in lines {
         let line = String::from_utf8_lossy(line?.as_bytes()).into_owned();
         reader.line(&line, tally);
+        if let Some(seconds) = line.strip_prefix("test result:").and_then(seconds) {
+            let program = program.lock().unwrap_or_else(PoisonError::into_inner);
+            tally.programs.push((program.clone(), seconds));
+        }
     }
+    words.join().ok();
     if !child.wait()?.success() && tally.failed.len() == failed_before {
         // It did not build, or a test program died without saying a word.
         tally.failed.push(format!(
@@ -223,6 +241,31 @@ fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Passes on what cargo says, and notes the program that it says it runs.
+fn pass_on(words: impl Iterator<Item = std::io::Result<String>>, running: &Mutex<String>) {
+    for line in words.map_while(Result::ok) {
+        if let Some(program) = line.trim_start().strip_prefix("Running ") {
+            // The path of the built program stands in brackets behind, and tells the crate.
+            *running.lock().unwrap_or_else(PoisonError::into_inner) = program.into();
+        }
+        eprintln!("{line}");
+    }
+}
+
+/// The seconds in a result such as `ok. 12 passed; .. finished in 1.23s`.
+fn seconds(result: &str) -> Option<f64> {
+    let (_, time) = result.rsplit_once("finished in ")?;
+    time.trim().strip_suffix('s')?.parse().ok()
+}
+
+/// Lists the test programs that took longest.
+fn slowest(programs: &mut Vec<(String, f64)>) {
+    programs.sort_by(|a, b| b.1.total_cmp(&a.1));
+    for (program, seconds) in programs.iter().take(SLOWEST) {
+        println!("{seconds:6.0} s  {program}");
+    }
 }
 
 /// Follows the output of the test programs.
