@@ -151,6 +151,16 @@ static void cut(struct thread* t, struct region* r) {
     if (r->version[i]) fill(r, i);
 }
 
+// Moves the pages of a mapping, and leaves the mapping: it holds zeros then.
+static void move_pages_away(struct thread* t, struct region* r) {
+  size_t bytes = r->pages * PAGE;
+  char* new = mremap(r->base, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, (void*)0);
+  must(new != MAP_FAILED, "mremap that leaves the mapping");
+  must(r->base[below(t, r->pages) * PAGE] == 0, "a page that was moved away reads as zero");
+  must(munmap(r->base, bytes) == 0, "munmap");
+  r->base = new;
+}
+
 static void resize(struct thread* t, struct region* r) {
   size_t pages = 1 + below(t, r->pages * 2);
   if (pages > r->pages && pages - r->pages > t->limit - t->pages) return;
@@ -161,6 +171,7 @@ static void resize(struct thread* t, struct region* r) {
     r->base = new;
     if (pages > r->pages) memset(new + r->pages * PAGE, 0, (pages - r->pages) * PAGE);
   } else {
+    if (below(t, 4) == 0) move_pages_away(t, r);
     void* new = mremap(r->base, r->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
     must(new != MAP_FAILED, "mremap");
     r->base = new;

@@ -219,15 +219,18 @@ fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
     let lines = BufReader::new(child.stdout.take().context("no output")?).lines();
     let words = BufReader::new(child.stderr.take().context("no errors")?).lines();
     let failed_before = tally.failed.len();
-    let program = Arc::new(Mutex::new(String::new()));
-    let running = Arc::clone(&program);
-    let words = thread::spawn(move || pass_on(words, &running));
+    let running = Arc::new(Mutex::new(String::new()));
+    let noted = Arc::clone(&running);
+    let words = thread::spawn(move || pass_on(words, &noted));
+    let mut program = String::new();
     let mut reader = Reader::default();
     for line in lines {
         let line = String::from_utf8_lossy(line?.as_bytes()).into_owned();
         reader.line(&line, tally);
-        if let Some(seconds) = line.strip_prefix("test result:").and_then(seconds) {
-            let program = program.lock().unwrap_or_else(PoisonError::into_inner);
+        if line.starts_with("running ") {
+            // Now, as cargo may begin the next program before the result of this one is read.
+            program.clone_from(&running.lock().unwrap_or_else(PoisonError::into_inner));
+        } else if let Some(seconds) = line.strip_prefix("test result:").and_then(seconds) {
             tally.programs.push((program.clone(), seconds));
         }
     }
