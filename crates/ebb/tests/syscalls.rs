@@ -192,6 +192,27 @@ fn same_with_and_without_a_device(program: &str, mib: &str) {
     common::same_in_parts(&job, program, &[2], &[]);
 }
 
+/// Threads count in pages, read files into them by both ways and fork, while these very pages leave and come back:
+/// nothing that anybody writes is lost.
+#[test]
+fn pages_written_as_they_leave() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let program = c_program("captured");
+    let job = Job::new([program.as_os_str(), "48".as_ref(), "4".as_ref()]).dir(dir.path());
+    let job = job.time_limit(Duration::from_secs(60));
+    let alone = free(&job, "captured");
+    for options in [&["--swap", "none"][..], &[]] {
+        let managed = Under::budget(40 * MIB).options(options).run(&job);
+        managed.assert_same(&alone, "captured");
+        managed.assert_paged_within_budget("captured");
+        let evicted = managed.counter("evicted");
+        assert!(evicted > 48 << 8, "each page on average: {evicted}");
+    }
+}
+
 /// Pinned pages stay where they are, sealed ones too; buffers that are out are brought in for the
 /// kernel; what waits to be sent stays what it was.
 #[test]
