@@ -41,7 +41,7 @@ pub mod probe;
 pub mod proc;
 mod process;
 
-pub use io::{aio, blkid, block_device, kept_fd, peer, ring, signalfd};
+pub use io::{aio, blkid, block_device, interruption, kept_fd, peer, ring, signalfd};
 pub use kernel::{clock, file, futex, random, raw, signal};
 pub use memory::{futex_lock, heap, memory_file, pagemap, secret, shm, userfaultfd};
 pub use process::{credentials, daemon, elf, loader, program, robust, stack, syscall_trap};

@@ -15,6 +15,7 @@
 //! - numbers and types without a question: page size, rounding, [`Errno`]
 //! - `robust` locks of children that share memory, which are words of that memory
 
+use crate::interruption::Interruption;
 use crate::memory::own::OWN;
 use crate::memory_file::MemoryFile;
 use crate::pagemap::{Mapped, PageMapFile};
@@ -147,7 +148,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn faults(&self) -> Option<BorrowedFd<'_>>;
     /// Reads faults, as many as there are and fit; does not wait.
     fn read_faults<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno>;
-    /// Waits so long for faults to be there; whether there are any.
+    /// Waits for faults to be there, so long at most; whether there are any. Less long, where others follow a change
+    /// of user.
     fn has_faults(&self, timeout_ms: i32) -> bool;
     /// Missing pages of this memory are faults from now on.
     fn register(&self, start: usize, len: usize) -> Result<(), Errno>;
@@ -293,6 +295,10 @@ struct Descriptors {
     fault: Userfaultfd,
     pagemap: PageMapFile,
     memory: MemoryFile,
+    /// Of waits for faults.
+    interruption: Interruption,
+    /// The program of whose helper they are: in a forked child the numbers mean other files.
+    program: u32,
 }
 
 impl Default for SystemKernel {
@@ -309,11 +315,24 @@ impl SystemKernel {
         }
     }
 
+    fn interruption() -> Result<Interruption, String> {
+        Interruption::new().map_err(|e| format!("cannot open an eventfd: {e}"))
+    }
+
     fn has_opened(&self, descriptors: Descriptors) {
         // Locks on memory are not inherited. Where it was never forked this changes nothing.
         secret::relock();
         let opened = Box::leak(Box::new(descriptors));
         self.descriptors.store(opened, Ordering::Release);
+    }
+
+    #[cold]
+    fn interrupt_waits(&self) {
+        // SAFETY: null, or leaked by `open`.
+        let descriptors = unsafe { self.descriptors.load(Ordering::Acquire).as_ref() };
+        if let Some(ours) = descriptors.filter(|d| d.program == program::pid()) {
+            ours.interruption.raise();
+        }
     }
 
     #[inline(always)]
@@ -456,7 +475,9 @@ impl Kernel for SystemKernel {
     }
     #[inline]
     fn follow_user(&self) {
-        credentials::follow();
+        if credentials::follow() {
+            self.interrupt_waits();
+        }
     }
     fn has_user(&self, user: u32) -> bool {
         let mut users = [0; 3];
@@ -489,6 +510,8 @@ impl Kernel for SystemKernel {
             fault,
             pagemap,
             memory,
+            interruption: Self::interruption()?,
+            program: program::pid(),
         });
         Ok(())
     }
@@ -498,6 +521,8 @@ impl Kernel for SystemKernel {
             fault,
             pagemap: PageMapFile::given(given.pagemap),
             memory: MemoryFile::given(given.memory),
+            interruption: Self::interruption()?,
+            program: program::pid(),
         });
         Ok(())
     }
@@ -510,7 +535,15 @@ impl Kernel for SystemKernel {
     }
     #[inline]
     fn has_faults(&self, timeout_ms: i32) -> bool {
-        self.descriptors().fault.wait(timeout_ms)
+        let descriptors = self.descriptors();
+        match timeout_ms {
+            0 => descriptors.fault.wait(0),
+            _ => {
+                let timeout = Duration::from_millis(timeout_ms as u64);
+                let interruption = &descriptors.interruption;
+                interruption.wait_beside(&descriptors.fault, timeout)
+            }
+        }
     }
     fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
         self.descriptors().fault.register(start, len)

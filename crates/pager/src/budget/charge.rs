@@ -122,8 +122,15 @@ impl Charge {
     }
 
     /// Charges what is already in use, limit or not: it was measured, not asked for. `kernel` is beside what
-    /// was `measured` of the process.
-    pub fn record_measured(&mut self, member: &Member, used: i64, measured: i64, kernel: i64) {
+    /// was `measured` of the process. Whether it is another measure than the last.
+    pub fn record_measured(
+        &mut self,
+        member: &Member,
+        used: i64,
+        measured: i64,
+        kernel: i64,
+    ) -> bool {
+        let before = (self.unmanaged, self.kernel);
         self.unmanaged = (measured - used).max(0);
         self.kernel = kernel;
         let over = self.over(used);
@@ -131,6 +138,7 @@ impl Charge {
             member.charge_forced(over as u64);
             self.charged += over;
         }
+        (self.unmanaged, self.kernel) != before
     }
 
     /// Gives back what is charged beyond need, but for `keep` pages.
@@ -187,7 +195,9 @@ mod tests {
                         used -= (pages / 8).min(used);
                     }
                 }
-                4 => charge.record_measured(&member, used, used + pages, pages / 50),
+                4 => {
+                    charge.record_measured(&member, used, used + pages, pages / 50);
+                }
                 _ => charge.settle(&member, used, pages),
             }
             charge.check();

@@ -27,6 +27,12 @@ use ebb_sys::paging::{Kernel, Time};
 use ebb_sys::userfaultfd::{BATCH, Fault};
 use std::time::Duration;
 
+/// How long a thread waits for faults while some may come, and how often until it has nothing to do: in milliseconds.
+const SHORT_WAIT: i32 = 20;
+const SHORT_WAITS: u32 = 3;
+/// How long one waits that has nothing to do. A fault ends the wait at once, and so does a change of user.
+const LONG_WAIT: i32 = 10_000;
+
 /// Watches where faults come from.
 ///
 /// A thread that was sent to another processor mostly comes back by itself: who wakes it draws it to where its
@@ -192,14 +198,19 @@ impl<K: Kernel> FaultService<K> {
         if turn.watch.nothing(self, me) && !self.services.shares() {
             return self.fall_asleep(me, turn);
         }
-        if self.kernel.has_faults(20) {
+        let is_idle = turn.quiet >= SHORT_WAITS;
+        let wait = if is_idle { LONG_WAIT } else { SHORT_WAIT };
+        if self.kernel.has_faults(wait) {
             turn.quiet = 0;
+            if is_idle {
+                // The keeper may be about to sleep for as long.
+                self.member.wake_self();
+            }
             return;
         }
-        turn.quiet += 1;
+        turn.quiet += u32::from(!is_idle);
         me.competes(self.kernel);
-        if turn.quiet >= 3 {
-            turn.quiet = 0;
+        if turn.quiet >= SHORT_WAITS {
             self.fall_asleep(me, turn);
         }
     }
@@ -212,7 +223,9 @@ impl<K: Kernel> FaultService<K> {
                 turn.worker.give_buffer_back();
                 self.kernel.give_stack_back();
             }
-            self.services.fall_asleep(me);
+            if self.services.fall_asleep(me) {
+                turn.quiet = 0;
+            }
         }
     }
 
@@ -220,6 +233,7 @@ impl<K: Kernel> FaultService<K> {
     fn serve_all(&self, me: &Service, turn: &mut Turn, faults: &[Fault]) {
         self.check_origin(faults);
         turn.served = true;
+        turn.quiet = 0;
         self.services.serves(me);
         self.base.fork.hold_on(self.kernel);
         let now = self.now();

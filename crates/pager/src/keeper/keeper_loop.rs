@@ -24,8 +24,9 @@ const MOVING: Duration = Duration::from_millis(1);
 const REFUSED: u64 = 256;
 /// How often it is seen whether the supervisor is there.
 const SUPERVISED: Duration = Duration::from_millis(200);
-/// While nothing happens.
+/// While nothing happens; twice as long from time to time, and at most this.
 pub const QUIET: Duration = Duration::from_millis(250);
+const IDLE: Duration = Duration::from_secs(1);
 
 /// How often memory is measured.
 const MEASURED: Duration = Duration::from_millis(20);
@@ -50,6 +51,8 @@ struct Turn {
     measured: Time,
     /// When faults were last served, or waited.
     heard: Time,
+    /// The next pause while nothing happens.
+    quiet: Duration,
 }
 
 impl<K: Kernel> Pager<K> {
@@ -66,6 +69,7 @@ impl<K: Kernel> Pager<K> {
             supervised: now,
             measured: now,
             heard: now,
+            quiet: QUIET,
         };
         let task = self.kernel.thread();
         self.lifecycle.keeper_begins(task);
@@ -78,7 +82,10 @@ impl<K: Kernel> Pager<K> {
     /// One turn: waits for news, and does all that has to be done by then.
     fn keeper_turn(&'static self, keeper: &Keeper<K>, turn: &mut Turn) {
         let pause = keeper.keeper_pause(turn);
-        turn.seen = self.wait_for_news(keeper.member, turn.seen, pause);
+        let seen = self.wait_for_news(keeper.member, turn.seen, pause);
+        if std::mem::replace(&mut turn.seen, seen) != seen {
+            turn.quiet = QUIET;
+        }
         self.follow_user_change(keeper);
         keeper.keeper_looks();
         keeper.attend_fork(&mut turn.worker);
@@ -127,8 +134,14 @@ impl<K: Kernel> Keeper<K> {
             _ if turn.owing => OWING,
             _ if turn.moving => MOVING,
             // A request may have ended the last wait before there was a fault.
-            _ if self.now() - turn.heard < 2 * BUSY => BUSY,
-            _ => QUIET,
+            _ if self.now() - turn.heard < 2 * BUSY => {
+                turn.quiet = QUIET;
+                BUSY
+            }
+            _ => {
+                let longer = (2 * turn.quiet).min(IDLE);
+                std::mem::replace(&mut turn.quiet, longer)
+            }
         }
     }
 
@@ -142,7 +155,9 @@ impl<K: Kernel> Keeper<K> {
             return;
         }
         turn.measured = now;
-        self.measure(&mut state);
+        if self.measure(&mut state) {
+            turn.quiet = QUIET;
+        }
         self.share_budget(&mut state);
         if self.base.lifecycle.is_checking() {
             state.check(&self.base.shared_pages);

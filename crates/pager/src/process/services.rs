@@ -189,18 +189,16 @@ impl<K: Kernel> Services<K> {
             .for_each(|t| self.kernel.wake_word(&t.awake, 1));
     }
 
-    /// Sleeps until woken, unless nobody else is awake.
-    pub fn fall_asleep(&self, service: &Service) {
-        if self
-            .awake
-            .fetch_update(SeqCst, SeqCst, |n| (n > 1).then(|| n - 1))
-            .is_err()
-        {
-            return;
+    /// Sleeps until woken, unless nobody else is awake; whether it did.
+    pub fn fall_asleep(&self, service: &Service) -> bool {
+        let sleeps = |n: usize| (n > 1).then(|| n - 1);
+        if self.awake.fetch_update(SeqCst, SeqCst, sleeps).is_err() {
+            return false;
         }
         service.competes(self.kernel);
         service.awake.store(0, SeqCst);
         service.until_woken(self.kernel);
+        true
     }
 
     /// Once they are started: one is awake at least, and a thread is awake or asleep.

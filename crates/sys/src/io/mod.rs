@@ -3,6 +3,7 @@
 pub mod aio;
 pub mod blkid;
 pub mod block_device;
+pub mod interruption;
 pub mod kept_fd;
 pub mod peer;
 pub mod ring;

@@ -7,7 +7,7 @@
 //!
 //! Protocol: [`changed`] writes down its caller's credentials and raises the count of changes. Each task of
 //! ours that finds the count above the last change that it `followed` takes those credentials over, and
-//! says so. It calls [`follow`] whenever it wakes.
+//! says so. It calls [`follow`] whenever it wakes. The change is `over` when all have.
 //!
 //! Not here: other attributes of a single thread that libc leaves alone (capabilities set by hand, seccomp
 //! filters).
@@ -26,6 +26,8 @@ type Three = [AtomicU32; 3];
 struct Changes {
     /// How often credentials were changed.
     count: AtomicU32,
+    /// The last change that all have followed.
+    over: AtomicU32,
     /// The last change that the task of a number has followed.
     followed: [AtomicU32; TASKS],
     users: Three,
@@ -41,6 +43,7 @@ struct Changes {
 /// One for the process, as its credentials are.
 static CHANGES: Changes = Changes {
     count: AtomicU32::new(0),
+    over: AtomicU32::new(0),
     followed: [const { AtomicU32::new(0) }; TASKS],
     users: [const { AtomicU32::new(0) }; 3],
     groups: [const { AtomicU32::new(0) }; 3],
@@ -100,16 +103,19 @@ pub fn changed(nudge: impl Fn()) {
         nudge();
         std::thread::sleep(Duration::from_micros(100));
     }
+    CHANGES.over.store(change, SeqCst);
     // SAFETY: nobody reads the list any more.
     let _ = unsafe { memory::release(list, bytes) };
 }
 
-/// On a thread of ours: becomes who the program has become.
+/// On a thread of ours: becomes who the program has become. Whether others may have to as well.
 #[inline]
-pub fn follow() {
-    if CHANGES.count.load(SeqCst) != 0 {
+pub fn follow() -> bool {
+    let count = CHANGES.count.load(SeqCst);
+    if count != 0 {
         follow_now();
     }
+    count != CHANGES.over.load(SeqCst)
 }
 
 #[cold]
@@ -144,9 +150,12 @@ fn follow_now() {
 /// thread was.
 pub(crate) fn started(number: usize) {
     let creator = REGISTRY.number().filter(|creator| *creator != number);
-    let followed = creator.map_or(CHANGES.count.load(SeqCst), |n| {
-        CHANGES.followed[n].load(SeqCst)
-    });
+    let count = CHANGES.count.load(SeqCst);
+    if creator.is_none() {
+        // In a forked child nobody is left who would say so.
+        CHANGES.over.store(count, SeqCst);
+    }
+    let followed = creator.map_or(count, |n| CHANGES.followed[n].load(SeqCst));
     CHANGES.followed[number].store(followed, SeqCst);
 }
 
