@@ -534,6 +534,10 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         }
         Ok(())
     }
+    fn is_registered(&self, page: usize) -> bool {
+        let tables = self.called(Call::IsRegistered, page, PAGE);
+        tables.all(page, PAGE, |m| m.registered)
+    }
     fn wake_pages(&self, start: usize, len: usize) {
         let woken = self.called(Call::Wake, start, len).wake(start, len);
         self.tell(woken);

@@ -19,6 +19,7 @@ pub enum Call {
     Copy,
     Move,
     Protect,
+    IsRegistered,
     Wake,
     Poison,
     Look,

@@ -69,6 +69,7 @@ fn name_of(call: Call) -> &'static str {
         Call::Copy => "copy",
         Call::Move => "move",
         Call::Protect => "protect",
+        Call::IsRegistered => "is_registered",
         Call::Wake => "wake",
         Call::Poison => "poison",
         Call::Look => "look",

@@ -165,6 +165,8 @@ pub trait Kernel: Sync + Sized + 'static {
     unsafe fn move_pages(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>);
     /// Protects present pages from writes, or lets them be written and wakes who waits.
     fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno>;
+    /// Whether a page lies in registered memory: see [`Userfaultfd::is_registered`].
+    fn is_registered(&self, page: usize) -> bool;
     /// Lets threads that wait for these pages try again.
     fn wake_pages(&self, start: usize, len: usize);
     /// Makes missing pages fatal to touch.
@@ -569,6 +571,10 @@ impl Kernel for SystemKernel {
     #[inline]
     fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
         self.descriptors().fault.protect(start, len, on)
+    }
+    #[inline]
+    fn is_registered(&self, page: usize) -> bool {
+        self.descriptors().fault.is_registered(page)
     }
     #[inline]
     fn wake_pages(&self, start: usize, len: usize) {

@@ -3,10 +3,11 @@
 //!
 //! It is a move: after it the program cannot write the page, and nothing was copied. A page that is pinned (a
 //! transfer into it may be under way) or shared refuses and stays. One that is only referred to does not
-//! (`pinned`). It runs without the lock, as pages in transit are this thread's.
+//! (`pinned`). It runs without the lock, as pages in transit are this thread's. Each run of pages costs a flush; ways
+//! with fewer, and what they lose, are in `docs/decisions/0013-capturing-in-batches.md`.
 //!
-//! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered
-//! with us? The program may have unmapped it and mapped it anew without libc; what it has there now stays
+//! The kernel moves pages out of any memory, so each move is preceded by a question: is this still registered?
+//! The program may have unmapped it and mapped it anew without libc; what it has there now stays
 //! in memory, and is managed no more ([`Reclaimer::is_ours`]).
 //!
 //! Of memory that may not be written it is a copy, as the kernel moves pages of writable memory alone. Nobody writes
@@ -22,7 +23,6 @@ use crate::map::page_map::{Mask, UNIT, UNIT_BYTES, UnitNumber};
 use crate::map::ranges::{Ranges, WayOut};
 use crate::process::base::Locked;
 use crate::process::memory_ops::{Waking, Writes};
-use crate::process::shared_pages::Sharing;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::attempts::Waiter;
@@ -96,18 +96,11 @@ impl<K: Kernel> Reclaimer<K> {
             unit,
             victims,
             way,
-            ref copies,
+            ..
         } = chosen;
         let staging = state.pages.staging();
         let bay = staging.address(run.bay);
         let address = staging.frame_address(run.frame(0));
-        // Pages that are protected from writes have to stay so until they have left.
-        let closed = match state.protection.sharing() {
-            Sharing::Protected => !0,
-            Sharing::Alone => places(victims)
-                .filter(|&i| copies[i].is_some())
-                .fold(0, |mask, i| mask | 1 << i),
-        };
         // Making a page our own writes to it, which must not meet the keeper protecting it.
         let held = match self.is_family() {
             true => Some(state),
@@ -123,7 +116,7 @@ impl<K: Kernel> Reclaimer<K> {
             WayOut::Copy => self.copy_out(worker, from, address, victims),
             WayOut::Move | WayOut::MoveExecutable => {
                 let _alike = ExecutableBay::protect(self, bay, way == WayOut::MoveExecutable);
-                self.shift_out(from, address, victims, (closed, how.shared))
+                self.shift_out(from, address, victims, how.shared)
             }
         };
         let mut state = held.unwrap_or_else(|| self.lock());
@@ -304,19 +297,9 @@ impl<K: Kernel> Reclaimer<K> {
         }))
     }
 
-    /// Moves `victims` of the unit at `unit` to the frames at `run`, in a row. Those that are `closed`
-    /// to writes stay so until then.
-    fn shift_out(
-        &self,
-        unit: usize,
-        run: usize,
-        victims: Mask,
-        (closed, shared): (Mask, bool),
-    ) -> Shifted {
-        let mut shifted = Shifted {
-            closed,
-            ..Shifted::default()
-        };
+    /// Moves `victims` of the unit at `unit` to the frames at `run`, in a row.
+    fn shift_out(&self, unit: usize, run: usize, victims: Mask, shared: bool) -> Shifted {
+        let mut shifted = Shifted::default();
         let mut to = run;
         for (first, len) in runs(victims) {
             self.shift_run(unit, to, first..first + len, shared, &mut shifted);
@@ -340,7 +323,7 @@ impl<K: Kernel> Reclaimer<K> {
         while at < end {
             let len = most.min(end - at);
             // A move is within one mapping: where its first page is ours, all are.
-            if !self.is_ours(unit + at * PAGE_SIZE, shifted.closed >> at & 1 != 0) {
+            if !self.is_ours(unit + at * PAGE_SIZE) {
                 shifted.foreign |= 1 << at;
                 at += 1;
                 continue;
@@ -388,9 +371,8 @@ impl<K: Kernel> Reclaimer<K> {
     /// Whether the page at `start` lies in registered memory: not, if that was unmapped or mapped anew
     /// without libc. Nothing asks and moves in one. So a program that maps the very unit whose turn it is
     /// anew, just after this look, loses it all the same.
-    pub fn is_ours(&self, start: usize, closed: bool) -> bool {
-        // The page is asked to be as it is: nothing changes, and no processor has to flush.
-        self.kernel.protect(start, PAGE_SIZE, closed) != Err(Errno(libc::ENOENT))
+    pub fn is_ours(&self, start: usize) -> bool {
+        self.kernel.is_registered(start)
     }
 
     /// Copies `victims` of the unit at `unit` to the frames at `run`, in a row, and drops them where
@@ -408,7 +390,7 @@ impl<K: Kernel> Reclaimer<K> {
                 let offset = at * PAGE_SIZE;
                 if self.copy_run(worker, from + offset, to + offset, 1, &mut shifted) != 0 {
                     shifted.moved |= 1 << (first + at);
-                } else if !self.is_ours(from + offset, false) {
+                } else if !self.is_ours(from + offset) {
                     shifted.foreign |= 1 << (first + at);
                 } else if self.present(from + offset, 1) == 0 {
                     shifted.gone |= 1 << (first + at);
@@ -527,8 +509,6 @@ struct Shifted {
     gone: Mask,
     /// Those that are not ours any more: it mapped something else there without libc.
     foreign: Mask,
-    /// Those that may not be opened to writes before they leave.
-    closed: Mask,
     /// Those that could be written meanwhile.
     opened: Mask,
     /// How many of those that left relatives share, who keep theirs.

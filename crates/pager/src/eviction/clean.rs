@@ -90,7 +90,7 @@ impl<K: Kernel> Reclaimer<K> {
                     let there = self.look(page.address(), 1);
                     let closed = there.present == 0 || there.protected != 0;
                     assert!(
-                        closed || !self.is_ours(page.address(), true),
+                        closed || !self.is_ours(page.address()),
                         "{page:?} may be written and has a copy, {entry}"
                     );
                 }

@@ -34,6 +34,7 @@ const UFFDIO_WAKE: u64 = read_only(0x02, 16);
 const UFFDIO_COPY: u64 = both(0x03, 40);
 const UFFDIO_MOVE: u64 = both(0x05, 40);
 const UFFDIO_WRITEPROTECT: u64 = both(0x06, 24);
+const UFFDIO_CONTINUE: u64 = both(0x07, 32);
 const UFFDIO_POISON: u64 = both(0x08, 32);
 
 /// Bits of `uffdio_api.features`.
@@ -462,6 +463,23 @@ impl Userfaultfd {
         )
     }
 
+    /// Whether a page of private memory lies in registered memory. Nothing changes, whatever it is.
+    ///
+    /// UFFDIO_CONTINUE is for shared memory alone. The kernel refuses it for private memory, but only where that is
+    /// registered, and without a look at pages. UFFDIO_WRITEPROTECT would tell as well. But the kernel takes it for a
+    /// change, and of two at a time each has all processors flush all translations.
+    pub fn is_registered(&self, page: usize) -> bool {
+        let mut arg = RangeMode {
+            range: Range {
+                start: page as u64,
+                len: PAGE as u64,
+            },
+            mode: DONT_WAKE,
+            out: 0,
+        };
+        self.ioctl(UFFDIO_CONTINUE, &mut arg) != Err(Errno(libc::ENOENT))
+    }
+
     /// Makes missing pages fatal to touch: SIGBUS for whoever does, never zeros.
     pub fn poison(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mut arg = RangeMode {
@@ -503,7 +521,27 @@ mod tests {
         assert_eq!(UFFDIO_API, 0xC018_AA3F);
         assert_eq!(UFFDIO_MOVE, 0xC028_AA05);
         assert_eq!(UFFDIO_WRITEPROTECT, 0xC018_AA06);
+        assert_eq!(UFFDIO_CONTINUE, 0xC020_AA07);
         assert_eq!(NEW, 0xAA00);
+    }
+
+    #[test]
+    fn memory_is_known_to_be_registered_whatever_its_pages_are() {
+        let fault = match Userfaultfd::open() {
+            Ok(fault) => fault,
+            Err(e) => return println!("skipped: no userfaultfd: {e}"),
+        };
+        let area = memory::reserve(3 * PAGE).unwrap();
+        fault.register(area, 2 * PAGE).unwrap();
+        let asked = || [0, 1, 2].map(|page| fault.is_registered(area + page * PAGE));
+        assert_eq!(asked(), [true, true, false], "missing");
+        assert!(fault.copy(area, &[7; PAGE], true, false).1.is_ok());
+        assert_eq!(asked(), [true, true, false], "present and protected");
+        let mapped = PageMapFile::open().unwrap().look(area, 3);
+        assert_eq!((mapped.present, mapped.protected), (1, 1), "as it was");
+        // SAFETY: nobody refers to the pages.
+        unsafe { memory::munmap(area, 3 * PAGE).unwrap() };
+        assert_eq!(asked(), [false; 3], "unmapped");
     }
 
     #[test]
