@@ -43,10 +43,11 @@ const NO_PART: Part = Part {
     in_child: InChild::Present,
 };
 
-/// The parts in use, in no order.
+/// The parts in use, in no order. Their number lies beside the first of them, so a small process touches one page.
+#[repr(C)]
 struct Listed {
-    parts: [Part; PARTS],
     count: usize,
+    parts: [Part; PARTS],
 }
 
 impl Listed {
@@ -132,6 +133,7 @@ impl Listed {
 }
 
 /// The list and its lock.
+#[repr(C)]
 pub struct OwnMappings {
     lock: FutexLock,
     listed: UnsafeCell<Listed>,
@@ -144,8 +146,8 @@ unsafe impl Sync for OwnMappings {}
 pub static OWN: OwnMappings = OwnMappings {
     lock: FutexLock::new(),
     listed: UnsafeCell::new(Listed {
-        parts: [NO_PART; PARTS],
         count: 0,
+        parts: [NO_PART; PARTS],
     }),
 };
 
