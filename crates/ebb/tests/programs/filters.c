@@ -1,5 +1,5 @@
 /*
- * Filters of the program's own for calls that service makes too: filters HOW SIZE_MIB, with HOW one of refuse (EPERM),
+ * Filters of the program's own for calls that service makes too: filters HOW SIZE_MIB. HOW is one of refuse (EPERM),
  * trap (a handler refuses) and ask (another process lets them pass). For each call a child installs a filter, reads
  * memory that is out, makes memory calls, and forks a child that reads it too. Prints for each what was wrong, and how
  * both ended.

@@ -5,8 +5,8 @@
 //! never be registered with the program's: a thread of ours would wait for itself to serve its fault. So all private
 //! memory of ours is mapped here and listed, and registration leaves out what the list has ([`OwnMappings::apart`]).
 //!
-//! Memory of ours, shared mappings too, has a part of the address space for itself ([`region`](super::region)), away
-//! from the program's: a mapping of the program's that grows down finds nothing of ours in its way.
+//! Memory of ours, shared mappings too, has a part of the address space for itself ([`region`](super::region)). So a
+//! mapping of the program's that grows down finds nothing of ours in its way.
 //!
 //! # Protocol
 //! A mapping is made, moved, listed and unmapped under one lock; it leaves the list first. So whoever holds the
@@ -213,7 +213,7 @@ pub static OWN: OwnMappings = OwnMappings {
     listed: UnsafeCell::new(Listed::EMPTY),
 };
 
-/// What a mapping shows.
+/// The content of a mapping.
 #[derive(Clone, Copy)]
 struct Content {
     flags: c_int,

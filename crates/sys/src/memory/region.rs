@@ -2,12 +2,12 @@
 //!
 //! Without a wish the kernel puts a mapping right below the program's last one, or into a hole that the program made.
 //! A mapping of ours there stops memory that grows down, and lies where the program may put its own. So mappings of
-//! ours wish for places between the highest mapping that the program was started with and its stack: the kernel never
-//! gives that room away by itself.
+//! ours wish for places below the stack and above the other mappings that the program was started with. The kernel
+//! never gives that room away by itself.
 //!
 //! # Protocol
-//! The region is chosen with the first mapping, at random, in a child of a fork it is its parent's. Nothing is reserved:
-//! a place is a wish, and may be taken by a program that names addresses itself. The lowest place that is free is the
+//! The region is chosen with the first mapping, at random; a forked child has its parent's. Nothing is reserved: a place
+//! is a wish, and may be taken by a program that names addresses itself. The lowest place that is free is the
 //! next one: few page tables and few mappings hold all of them. One of the tables is the C library's too, which covers a
 //! GiB.
 //!
@@ -21,10 +21,10 @@ use std::ops::Range;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
-/// What lies between memory of ours and what the program was started with, at least.
+/// The least distance between memory of ours and the mappings that the program was started with.
 const APART: usize = 32 * MIB;
 
-/// What a table of page tables covers.
+/// The bytes that a table of page tables covers.
 const TABLE: usize = GIB;
 
 /// The room that is worth having.
@@ -44,7 +44,7 @@ struct Layout {
     top: usize,
     /// An address of the first thread's stack.
     stack: usize,
-    /// What that stack may grow to.
+    /// The size to which that stack may grow.
     growth: usize,
 }
 
@@ -98,7 +98,7 @@ impl Region {
             let end = layout.top.saturating_sub(64 * GIB);
             end.saturating_sub(64 * GIB)..end
         };
-        // What is left of the first table, if that is much.
+        // In the first table, if much of it is left.
         let left = TABLE - bounds.start % TABLE;
         let choice = if left > 4 * APART {
             left - 2 * APART
