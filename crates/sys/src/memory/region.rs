@@ -11,7 +11,7 @@
 //! next one: few page tables and few mappings hold all of them. One of the tables is the C library's too, which covers a
 //! GiB.
 //!
-//! Not here: the mappings ([`own`](super::own)).
+//! Not here: the mappings (`own`).
 
 use super::page_up;
 use crate::kernel::random;
@@ -33,6 +33,9 @@ const ROOM: usize = 4 * GIB;
 /// Where the processor's addresses end, without five levels of tables.
 const ADDRESSES: usize = 1 << 47;
 
+/// An address of the library's.
+static HERE: u8 = 0;
+
 /// Where places are.
 pub(super) struct Region {
     bounds: Range<usize>,
@@ -50,7 +53,7 @@ struct Layout {
 
 impl Layout {
     fn of_this_process() -> Self {
-        let own = std::ptr::from_ref(&super::own::OWN) as usize;
+        let own = std::ptr::from_ref(&HERE) as usize;
         let [loader, vdso, stack] = [libc::AT_BASE, libc::AT_SYSINFO_EHDR, libc::AT_RANDOM]
             // SAFETY: it only looks the number up.
             .map(|number| unsafe { libc::getauxval(number) } as usize);
