@@ -99,6 +99,22 @@ fn a_long_chain_of_forks_reads_what_all_of_them_wrote() {
     assert!(managed.counter("pswpin") > 5000, "{}", managed.stats);
 }
 
+/// Nothing that cannot leave gathers in a chain of forks, where each process has what its ancestors left behind.
+#[test]
+fn a_chain_of_a_thousand_forks_in_less_memory_than_it_has() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("chain");
+    let arguments = ["48", "1000"].map(OsStr::new);
+    let job = Job::new([program.as_os_str()].into_iter().chain(arguments));
+    let job = job.time_limit(Duration::from_secs(240));
+    let alone = free(&job, "a long chain");
+    let managed = Under::budget(32 * MIB).run(&job);
+    managed.assert_same(&alone, "a long chain");
+    managed.assert_paged_within_budget("a long chain");
+}
+
 /// Forks a worker that becomes nobody, and looks how each side has the swap file open.
 const GIVES_UP_ROOT: &str = r#"
 import ctypes, hashlib, os, sys

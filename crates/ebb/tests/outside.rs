@@ -56,6 +56,71 @@ fn a_filter_for_all_threads_does_not_reach_service() {
     same(&outside("filter"), "filter");
 }
 
+/// A filter of the program's own reaches the helpers of children that are forked under it. Where another process lets
+/// their calls pass, all is as without us. Where they are refused, or trap, a child gets its memory or is ended, and
+/// nobody waits for ever.
+#[test]
+fn filters_that_reach_the_service_of_children() {
+    if cannot_page() {
+        return;
+    }
+    let filters = |how: &str| {
+        let program = c_program("filters");
+        Job::new([program.as_os_str(), how.as_ref(), "32".as_ref()]).time_limit(3 * LIMIT)
+    };
+    for how in ["ask", "refuse", "trap"] {
+        let alone = free(&filters(how), how);
+        let managed = Under::budget(24 * MIB).run(&filters(how));
+        if how == "ask" {
+            managed.assert_same(&alone, how);
+            managed.assert_quiet(how);
+            continue;
+        }
+        assert_eq!(managed.run.ending(), alone.ending(), "{how}");
+        let said = String::from_utf8_lossy(&managed.run.stdout);
+        let right = |line: &str| {
+            let worked = line.contains(": 0 wrong, ");
+            let ends = ["child 0", "child 9", "child b", "child 1f"];
+            line.ends_with(": ended by 31") || worked && ends.iter().any(|end| line.ends_with(end))
+        };
+        assert!(said.lines().all(right), "{how}: {said}");
+        let lines = String::from_utf8_lossy(&alone.stdout).lines().count();
+        assert!(lines > 8 && said.lines().count() == lines, "{how}: {said}");
+    }
+}
+
+const KILLS_ALL: &str = "
+import os, signal, time
+data = {i: f'record {i} of many' for i in range(500_000)}
+for n in range(5):
+    if os.fork() == 0:
+        data.update({i: f'changed {i}' for i in range(100_000)})
+        time.sleep(60)
+time.sleep(2)
+os.kill(-1, signal.SIGKILL)
+";
+
+/// The first process of a PID namespace ends all others there: among them are its helper and those of its children.
+/// None of them stays, and what they had goes to a program that needs it.
+#[test]
+fn a_first_process_that_kills_all_others() {
+    let Some(job) = sandboxed("unshare -Urpmf --mount-proc", KILLS_ALL) else {
+        return;
+    };
+    let script = "\"$@\"; exec \"$0\" -c 'print(sum(len(str(i)) for i in [*range(2_000_000)]))'";
+    let python = tools::python().expect("python3");
+    let front = [
+        "sh".as_ref(),
+        "-c".as_ref(),
+        script.as_ref(),
+        python.as_os_str(),
+    ];
+    let managed = Under::budget(64 * MIB).run(&job.behind(front));
+    assert!(managed.run.ok(), "{}", managed.run.stderr);
+    assert_eq!(managed.run.stdout, b"12888890\n");
+    managed.assert_paged_within_budget("a first process");
+}
+
 /// All processes are stopped at each system call, and what is out is read then.
 #[test]
 fn a_tracer_reads_buffers_that_are_out() {
@@ -225,20 +290,20 @@ for n in range(6):
     print(os.wait()[1])
 ";
 
-fn sandboxed(front: &str) -> Option<Job> {
+fn sandboxed(front: &str, script: &str) -> Option<Job> {
     let front: Vec<&OsStr> = front.split_whitespace().map(OsStr::new).collect();
     if cannot_page() || lacks(front[0].to_str()?) {
         return None;
     }
     let python = tools::python().expect("python3");
-    let inner = [python.as_os_str(), "-c".as_ref(), SANDBOXED.as_ref()];
+    let inner = [python.as_os_str(), "-c".as_ref(), script.as_ref()];
     Some(Job::new(front.into_iter().chain(inner)).time_limit(LIMIT))
 }
 
 #[test]
 fn programs_in_namespaces_of_their_own() {
     for front in ["unshare -Ur", "unshare -Urpmf --mount-proc"] {
-        if let Some(job) = sandboxed(front) {
+        if let Some(job) = sandboxed(front, SANDBOXED) {
             same_in_parts(&job, front, &[2], &[]);
         }
     }
@@ -248,7 +313,9 @@ fn programs_in_namespaces_of_their_own() {
 #[test]
 fn bubblewrap() {
     let bare = "bwrap --unshare-all --ro-bind / / --proc /proc --dev /dev --";
-    let Some(job) = sandboxed(bare) else { return };
+    let Some(job) = sandboxed(bare, SANDBOXED) else {
+        return;
+    };
     let alone = job.run(None).expect("it starts");
     if !alone.ok() {
         return println!("skipped: no bubblewrap here: {}", alone.stderr);
@@ -258,7 +325,12 @@ fn bubblewrap() {
     let shared = "bwrap --unshare-all --share-net --ro-bind / / --proc /proc --dev /dev \
                   --dev-bind-try /dev/userfaultfd /dev/userfaultfd --";
     if Path::new("/dev/userfaultfd").exists() {
-        same_in_parts(&sandboxed(shared).unwrap(), "bubblewrap", &[2], &[]);
+        same_in_parts(
+            &sandboxed(shared, SANDBOXED).unwrap(),
+            "bubblewrap",
+            &[2],
+            &[],
+        );
     }
 }
 

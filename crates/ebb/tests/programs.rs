@@ -1,9 +1,9 @@
 //! Programs people use, with memory managers of their own: compilers of C++ and Rust, the JVM,
-//! Node.js, make, perl, ruby, PHP, sqlite3. Each prints the same in half its memory.
+//! Node.js, make, perl, ruby, PHP, sqlite3, Chromium. Each prints the same in half its memory.
 
 mod common;
 
-use common::{cannot_page, lacks, same_in_parts};
+use common::{Under, cannot_page, free, lacks, same_in_parts};
 use ebb_harness::job::Job;
 use ebb_harness::tools;
 use ebb_harness::workloads::{Scale, Workload};
@@ -205,4 +205,24 @@ fn sqlite3_on_the_command_line() {
         &[2],
         &[],
     );
+}
+
+/// Many processes with allocators of their own, threads and much shared memory. Its sandbox is left out, as renderers
+/// would run unmanaged in it.
+#[test]
+fn chromium_renders_a_page() {
+    if cannot_page() || lacks("chromium") {
+        return;
+    }
+    let page = "data:text/html,<p id=x>no</p><script>let a=[];for(let i=0;i<20000;i++)a.push('item '+i*7);\
+                document.getElementById('x').textContent='made '+a.length+', '+a[19999]</script>";
+    let script = "export HOME=$(mktemp -d) && chromium --headless --no-sandbox --disable-gpu --user-data-dir=$HOME \
+                  --dump-dom \"$0\" 2> $HOME/said; status=$?; rm -rf $HOME; exit $status";
+    let job = Job::new(["sh", "-c", script, page]).time_limit(Duration::from_secs(120));
+    let alone = free(&job, "chromium");
+    let rendered = String::from_utf8_lossy(&alone.stdout);
+    assert!(rendered.contains("made 20000, item 139993"), "{rendered}");
+    let managed = Under::budget(alone.peak / 2).run(&job);
+    managed.assert_same(&alone, "chromium");
+    managed.assert_paged_within_budget("chromium");
 }

@@ -437,6 +437,28 @@ fn memory_that_may_be_merged_and_memory_that_grows_down() {
     unusual("down");
 }
 
+/// With random addresses and without. The mapping that grows down was there before any of ours.
+#[test]
+fn memory_of_ours_lies_apart_from_the_programs() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("apart").as_os_str(), "96".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "apart");
+    assert_eq!(
+        alone.stdout,
+        b"0, 0 in the hole, 0 nearby\n0 nearby in a child\ngrown\n"
+    );
+    for front in [&[][..], &["setarch".into(), "-R".into()]] {
+        let managed = Under::budget(40 * MIB).run_behind(front, &job);
+        managed.assert_same(&alone, "apart");
+        managed.assert_paged_within_budget("apart");
+        let said = &managed.run.stderr;
+        assert!(!said.contains(": 0 foreign"), "none is ours: {said}");
+    }
+}
+
 fn unusual(what: &str) -> (Vec<u8>, common::Managed) {
     let job = Job::new([
         c_program("unusual").as_os_str(),

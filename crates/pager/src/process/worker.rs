@@ -2,7 +2,7 @@
 
 use crate::map::page_map::{UNIT, UNIT_BYTES};
 use crate::reclaim::attempts::Waiter;
-use ebb_engine::{PAGE_SIZE, PageBytes};
+use ebb_engine::PageBytes;
 use ebb_sys::paging::Time;
 use ebb_sys::userfaultfd::Fault;
 use std::collections::VecDeque;
@@ -59,15 +59,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// With a buffer that takes memory as it is used: many a process of a tree has few faults.
+    /// With a buffer that takes memory as it is used: many a process of a tree has few faults. Forked children have
+    /// workers of their own and no copy of this one, or a long chain of forks would be full of them.
     pub fn new() -> Self {
-        let zero = vec![0u8; size_of::<UnitBuffer>() + PAGE_SIZE].leak();
-        let at = zero.as_ptr().align_offset(PAGE_SIZE);
-        let buffer = zero[at..at + size_of::<UnitBuffer>()]
-            .as_mut_ptr()
-            .cast::<UnitBuffer>();
+        let buffer = ebb_sys::memory::reserve_alone(size_of::<UnitBuffer>());
+        let buffer = buffer.expect("memory for a buffer") as *mut UnitBuffer;
         Self {
-            // SAFETY: aligned, initialised, leaked, and handed out once.
+            // SAFETY: just mapped, of whole pages of zeros, never unmapped, and handed out once.
             buffer: unsafe { &mut *buffer },
             used: false,
             unparked: Vec::new(),

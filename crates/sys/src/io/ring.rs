@@ -14,13 +14,13 @@
 //! Fork: the queues are shared with the parent, so the child must call
 //! [`Ring::abandon`] and never anything else.
 
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use crate::memory::{self, own::OWN};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{
     self, IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringEnterFlags, IoringFeatureFlags, IoringOp,
     io_uring_cqe, io_uring_params, io_uring_ptr, io_uring_sqe, io_uring_user_data,
 };
-use rustix::mm::{self, MapFlags, ProtFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -54,19 +54,10 @@ struct Mapping {
 
 impl Mapping {
     fn new(fd: &OwnedFd, len: usize, offset: u64) -> Result<Self, Errno> {
-        // SAFETY: no address is asked for, so the mapping replaces nothing; the kernel
-        // checks the length against the ring.
-        let start = unsafe {
-            mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                fd,
-                offset,
-            )
-        }?;
-        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        let start = OWN
+            .map_file(fd.as_fd(), offset, len, libc::MAP_POPULATE)
+            .map_err(|error| Errno::from_raw_os_error(error.0))?;
+        let start = NonNull::new(start as *mut u8).ok_or(Errno::NOMEM)?;
         Ok(Self { start, len })
     }
 
@@ -83,8 +74,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours alone, and the ring that target into it is being dropped.
-        let _ = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
+        let len = memory::page_up(self.len);
+        // SAFETY: ours alone, and the ring that points into it is being dropped.
+        let _ = unsafe { OWN.unmap(self.start.as_ptr() as usize, len) };
     }
 }
 

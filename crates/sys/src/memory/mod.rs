@@ -5,6 +5,7 @@ pub mod heap;
 pub mod memory_file;
 pub mod own;
 pub mod pagemap;
+mod region;
 pub mod secret;
 pub mod shm;
 pub mod userfaultfd;

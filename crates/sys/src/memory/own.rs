@@ -5,20 +5,26 @@
 //! never be registered with the program's: a thread of ours would wait for itself to serve its fault. So all private
 //! memory of ours is mapped here and listed, and registration leaves out what the list has ([`OwnMappings::apart`]).
 //!
+//! Memory of ours, shared mappings too, has a part of the address space for itself ([`region`](super::region)). So a
+//! mapping of the program's that grows down finds nothing of ours in its way.
+//!
 //! # Protocol
-//! A mapping is made, moved and listed under one lock; it leaves the list before it is unmapped. So whoever holds the
+//! A mapping is made, moved, listed and unmapped under one lock; it leaves the list first. So whoever holds the
 //! lock sees every mapping of ours that there is. The lock's holder makes system calls that wait for nobody, and
 //! allocates nothing. It survives a fork as the heap's does, which takes both ([`heap`](super::heap)).
 //!
 //! # Invariants (checked by [`Listed::check`])
-//! No part is empty, and none overlaps another. Parts that a child has, or parts that it has not, do not touch.
+//! No part is empty, and each ends before the next one begins. Parts that a child has, or parts that it has not, do not touch.
 //!
-//! Not here: shared mappings and io_uring's, which cannot be registered as the program's are; `malloc` of the program.
+//! Not here: the kernel's own mapping for asynchronous reads (`io/aio`); `malloc` of the program.
 
 use super::futex_lock::FutexLock;
+use super::region::Region;
 use crate::Errno;
+use libc::c_int;
 use std::cell::UnsafeCell;
 use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The most parts. A process has about fifty; the list is touched only as far as it is used.
 const PARTS: usize = 2048;
@@ -43,86 +49,148 @@ const NO_PART: Part = Part {
     in_child: InChild::Present,
 };
 
-/// The parts in use, in no order. Their number lies beside the first of them, so a small process touches one page.
+/// The parts in use, in the order of their addresses, and where new ones go. Their number lies beside the first of
+/// them, so a small process touches one page.
 #[repr(C)]
 struct Listed {
     count: usize,
+    region: Option<Region>,
     parts: [Part; PARTS],
 }
 
 impl Listed {
+    const EMPTY: Self = Self {
+        count: 0,
+        region: None,
+        parts: [NO_PART; PARTS],
+    };
+
+    fn parts(&self) -> &[Part] {
+        &self.parts[..self.count]
+    }
+
+    /// The number of the first part that ends behind an address.
+    fn behind(&self, address: usize) -> usize {
+        self.parts().partition_point(|part| part.end <= address)
+    }
+
+    /// Maps memory of whole pages in the region, or elsewhere if there is no place in it. It is not a part yet.
+    fn map(&mut self, len: usize, content: Content) -> Result<usize, Errno> {
+        let mut region = self.region.take().unwrap_or_else(Region::choose);
+        let mut mapped = Err(TAKEN);
+        for _ in 0..TRIES {
+            let parts = self.parts().iter().map(|part| part.start..part.end);
+            let Some(place) = region.place(len, parts) else {
+                break;
+            };
+            mapped = content.map(Some(place), len);
+            if mapped != Err(TAKEN) {
+                break;
+            }
+            region.refused(place);
+        }
+        self.region = Some(region);
+        match mapped {
+            Err(TAKEN) => content.map(None, len),
+            mapped => mapped,
+        }
+    }
+
+    /// Requires: nothing of it is a part.
+    ///
     /// # Errors
     /// ENOMEM: there are too many parts.
     fn add(&mut self, mut new: Part) -> Result<(), Errno> {
-        let mut at = 0;
-        while at < self.count {
-            let part = self.parts[at];
-            let touches = part.end == new.start || part.start == new.end;
-            if touches && part.in_child == new.in_child {
-                (new.start, new.end) = (new.start.min(part.start), new.end.max(part.end));
-                self.drop_part(at);
-                continue;
-            }
-            at += 1;
+        let mut at = self.behind(new.start);
+        let joins = |a: &Part, b: &Part| a.end == b.start && a.in_child == b.in_child;
+        if at < self.count && joins(&new, &self.parts[at]) {
+            new.end = self.parts[at].end;
+            self.drop_part(at);
         }
-        self.push(new)
+        if at > 0 && joins(&self.parts[at - 1], &new) {
+            at -= 1;
+            new.start = self.parts[at].start;
+            self.drop_part(at);
+        }
+        self.insert(at, new)
     }
 
     /// Mappings are cut as the caller likes: from the midst of a part too. What finds no place is still ours and
     /// not listed; there is one part more than before at most.
     fn remove(&mut self, start: usize, end: usize) {
-        let mut at = 0;
-        while at < self.count {
+        let mut at = self.behind(start);
+        while at < self.count && self.parts[at].start < end {
             let part = self.parts[at];
-            if part.end <= start || end <= part.start {
-                at += 1;
-                continue;
-            }
             self.drop_part(at);
             for (start, end) in [(part.start, start), (end, part.end)] {
-                if start < end {
-                    let _ = self.push(Part { start, end, ..part });
+                let rest = Part { start, end, ..part };
+                if start < end && self.insert(at, rest).is_ok() {
+                    at += 1;
                 }
             }
         }
     }
 
-    fn push(&mut self, part: Part) -> Result<(), Errno> {
-        let place = self.parts.get_mut(self.count);
-        *place.ok_or(Errno(libc::ENOMEM))? = part;
+    fn insert(&mut self, at: usize, part: Part) -> Result<(), Errno> {
+        if self.count == PARTS {
+            return Err(Errno(libc::ENOMEM));
+        }
+        self.parts.copy_within(at..self.count, at + 1);
+        self.parts[at] = part;
         self.count += 1;
         Ok(())
     }
 
+    /// Requires: a range of ours of whole pages; the caller forgets the old address.
+    unsafe fn move_to_new_place(
+        &mut self,
+        start: usize,
+        old: usize,
+        new: usize,
+    ) -> Result<usize, Errno> {
+        let anywhere = libc::MREMAP_MAYMOVE;
+        if let Ok(place) = self.map(new, ZEROS) {
+            // SAFETY: the place has just been mapped, and nobody knows of it; the rest is passed on to the caller.
+            unsafe {
+                let moved = super::mremap(start, old, new, anywhere | libc::MREMAP_FIXED, place);
+                if moved.is_ok() {
+                    return moved;
+                }
+                let _ = super::munmap(place, new);
+            }
+        }
+        // Both at once may be more than the program's limit of addresses lets pass.
+        // SAFETY: passed on to the caller.
+        unsafe { super::mremap(start, old, new, anywhere, 0) }
+    }
+
     fn drop_part(&mut self, at: usize) {
+        self.parts.copy_within(at + 1..self.count, at);
         self.count -= 1;
-        self.parts[at] = self.parts[self.count];
     }
 
     /// The first part of ours in a range, cut to it.
     fn first_in(&self, range: &Range<usize>) -> Option<Range<usize>> {
-        let parts = self.parts[..self.count].iter();
-        parts
-            .map(|part| part.start.max(range.start)..part.end.min(range.end))
-            .filter(|part| !part.is_empty())
-            .min_by_key(|part| part.start)
+        let part = self.parts().get(self.behind(range.start))?;
+        let cut = part.start.max(range.start)..part.end.min(range.end);
+        (!cut.is_empty()).then_some(cut)
     }
 
     /// In a child: what it does not have is no part any more.
     fn forget_absent(&mut self) {
-        let mut at = 0;
-        while at < self.count {
-            match self.parts[at].in_child {
-                InChild::Absent => self.drop_part(at),
-                InChild::Present => at += 1,
+        let mut kept = 0;
+        for at in 0..self.count {
+            if self.parts[at].in_child == InChild::Present {
+                self.parts[kept] = self.parts[at];
+                kept += 1;
             }
         }
+        self.count = kept;
     }
 
     #[cfg(test)]
     fn check(&self) {
-        let mut parts = self.parts[..self.count].to_vec();
-        parts.sort_by_key(|part| part.start);
+        let parts = self.parts();
         assert!(parts.iter().all(|part| part.start < part.end));
         let apart = |a: &Part, b: &Part| a.end + usize::from(a.in_child == b.in_child) <= b.start;
         assert!(
@@ -145,17 +213,39 @@ unsafe impl Sync for OwnMappings {}
 /// One for the process: the global allocator, which has no value that could own it, maps by it.
 pub static OWN: OwnMappings = OwnMappings {
     lock: FutexLock::new(),
-    listed: UnsafeCell::new(Listed {
-        count: 0,
-        parts: [NO_PART; PARTS],
-    }),
+    listed: UnsafeCell::new(Listed::EMPTY),
 };
 
-fn map_anywhere(len: usize) -> Result<usize, Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: without MAP_FIXED the kernel picks addresses that nobody uses.
-    unsafe { super::mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+/// The content of a mapping.
+#[derive(Clone, Copy)]
+struct Content {
+    flags: c_int,
+    file: c_int,
+    offset: u64,
 }
+
+const ZEROS: Content = Content {
+    flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    file: -1,
+    offset: 0,
+};
+
+impl Content {
+    /// At `place`, or where the kernel likes.
+    fn map(self, place: Option<usize>, len: usize) -> Result<usize, Errno> {
+        let fixed = place.map_or(0, |_| libc::MAP_FIXED_NOREPLACE);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (at, flags) = (place.unwrap_or(0), self.flags | fixed);
+        // SAFETY: nobody uses the addresses: it replaces nothing.
+        unsafe { super::mmap(at, len, protection, flags, self.file, self.offset as i64) }
+    }
+}
+
+/// Somebody else has memory there.
+const TAKEN: Errno = Errno(libc::EEXIST);
+
+/// The places that are tried. A program that names its addresses itself may have one.
+const TRIES: usize = 4;
 
 impl OwnMappings {
     fn with<T>(&self, work: impl FnOnce(&mut Listed) -> T) -> T {
@@ -166,12 +256,12 @@ impl OwnMappings {
         result
     }
 
-    /// New private read-write memory at an address of the kernel's choice, not reserved against the commit limit.
+    /// New private read-write memory, not reserved against the commit limit.
     ///
     /// # Errors
     /// Those of mmap(2); ENOMEM also if there are too many mappings of ours.
     pub fn map(&self, len: usize) -> Result<usize, Errno> {
-        self.map_new(len, InChild::Present)
+        self.map_new(len, ZEROS, InChild::Present)
     }
 
     /// The same; a forked child has no such memory.
@@ -179,13 +269,33 @@ impl OwnMappings {
     /// # Errors
     /// As [`map`](Self::map).
     pub fn map_alone(&self, len: usize) -> Result<usize, Errno> {
-        self.map_new(len, InChild::Absent)
+        self.map_new(len, ZEROS, InChild::Absent)
     }
 
-    fn map_new(&self, len: usize, in_child: InChild) -> Result<usize, Errno> {
+    /// Part of a file, shared with whoever else maps it. `flags`: besides MAP_SHARED.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_file(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        flags: c_int,
+    ) -> Result<usize, Errno> {
+        let content = Content {
+            flags: libc::MAP_SHARED | flags,
+            file: file.as_raw_fd(),
+            offset,
+        };
+        self.map_new(len, content, InChild::Present)
+    }
+
+    fn map_new(&self, len: usize, content: Content, in_child: InChild) -> Result<usize, Errno> {
+        let len = super::page_up(len);
         self.with(|listed| {
-            let start = map_anywhere(len)?;
-            let end = start + super::page_up(len);
+            let start = listed.map(len, content)?;
+            let end = start + len;
             let made = match in_child {
                 InChild::Present => Ok(()),
                 // SAFETY: advice on memory just mapped.
@@ -210,9 +320,11 @@ impl OwnMappings {
     /// # Errors
     /// Those of munmap(2).
     pub unsafe fn unmap(&self, start: usize, len: usize) -> Result<(), Errno> {
-        self.with(|listed| listed.remove(start, start + len));
-        // SAFETY: passed on to the caller.
-        unsafe { super::munmap(start, len) }
+        self.with(|listed| {
+            listed.remove(start, start + len);
+            // SAFETY: passed on to the caller.
+            unsafe { super::munmap(start, len) }
+        })
     }
 
     /// Makes a range of ours larger or smaller, wherever it then lies.
@@ -224,7 +336,12 @@ impl OwnMappings {
     pub unsafe fn remap(&self, start: usize, old: usize, new: usize) -> Result<usize, Errno> {
         self.with(|listed| {
             // SAFETY: passed on to the caller.
-            let moved = unsafe { super::mremap(start, old, new, libc::MREMAP_MAYMOVE, 0)? };
+            let in_place = unsafe { super::mremap(start, old, new, 0, 0) };
+            let moved = match in_place {
+                Ok(start) => start,
+                // SAFETY: passed on to the caller.
+                Err(_) => unsafe { listed.move_to_new_place(start, old, new)? },
+            };
             listed.remove(start, start + old);
             // There is room: a part has just gone, or was made smaller.
             let _ = listed.add(Part {
@@ -295,7 +412,7 @@ mod tests {
         /// The list names the pages that a set of them has, and the first of any range.
         #[test]
         fn the_list_is_a_set_of_pages(ops in prop::collection::vec(op(), 1..80)) {
-            let mut listed = Listed { parts: [NO_PART; PARTS], count: 0 };
+            let mut listed = Listed::EMPTY;
             let mut model = [None; 70];
             for op in ops {
                 match op {
@@ -347,10 +464,7 @@ mod tests {
 
     #[test]
     fn a_full_list_refuses_memory() {
-        let mut listed = Listed {
-            parts: [NO_PART; PARTS],
-            count: 0,
-        };
+        let mut listed = Listed::EMPTY;
         let part = |number: usize| Part {
             start: 10 * number,
             end: 10 * number + 5,

@@ -11,9 +11,9 @@
 //! whoever reads must take each word for an allegation.
 
 use crate::kernel::PAGE;
+use crate::memory::own::OWN;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
@@ -82,20 +82,11 @@ impl Area {
         if len == 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice; it aliases nothing
-        // of ours, and is never unmapped.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                fd,
-                0,
-            )?
-        };
+        let start = OWN
+            .map_file(fd, 0, len, libc::MAP_NORESERVE)
+            .map_err(|error| Errno::from_raw_os_error(error.0))?;
         Ok(Self {
-            start: start.cast(),
+            start: start as *const u8,
             len,
         })
     }

@@ -12,7 +12,8 @@ pub fn cpu() -> usize {
     unsafe { libc::sched_getcpu().max(0) as usize }
 }
 
-/// The processors this process may use, in order; at most 64 are told.
+/// The processors this process may use, in order; at most 64 are told. Where a filter of the program's refuses to tell,
+/// that of this thread: somebody has to serve.
 pub fn allowed_cpus() -> Vec<usize> {
     // SAFETY: a zeroed set is valid, and the size is its own.
     let set = unsafe {
@@ -29,10 +30,12 @@ pub fn allowed_cpus() -> Vec<usize> {
         set
     };
     // SAFETY: indices stay below CPU_SETSIZE.
-    (0..1024)
-        .filter(|c| unsafe { libc::CPU_ISSET(*c, &set) })
-        .take(64)
-        .collect()
+    let allowed = (0..1024).filter(|c| unsafe { libc::CPU_ISSET(*c, &set) });
+    let allowed: Vec<usize> = allowed.take(64).collect();
+    match allowed.is_empty() {
+        true => vec![cpu()],
+        false => allowed,
+    }
 }
 
 /// Binds this thread to one processor.
