@@ -8,6 +8,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod kernels;
+mod mutants;
 mod setup;
 mod simulate;
 mod skips;
@@ -44,8 +45,8 @@ enum Chore {
     Kernels(kernels::Options),
     /// Simulate pager and engine: programs, devices and the system, as seeds decide
     Simulate(simulate::Options),
-    /// Plant defects, and see that the simulator finds each
-    Mutants(simulate::MutantOptions),
+    /// Plant defects, and see that each is found
+    Mutants(mutants::Options),
     /// Run what programs do to memory under ebb in all settings, for as long as you like
     Soak(soak::Options),
 }
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
         Chore::Fuzz(options) => fuzz::fuzz(&options),
         Chore::Kernels(options) => kernels::kernels(&options),
         Chore::Simulate(options) => simulate::simulate(&options),
-        Chore::Mutants(options) => simulate::mutants(&options),
+        Chore::Mutants(options) => mutants::mutants(&options),
         Chore::Soak(options) => soak::soak(&options),
     };
     match outcome {

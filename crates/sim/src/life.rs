@@ -2,7 +2,7 @@
 
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
-use crate::world::{Process, Role};
+use crate::world::{Process, Role, SUPERVISOR};
 use std::sync::OnceLock;
 
 static BY_PAGER: OnceLock<fn()> = OnceLock::new();
@@ -51,10 +51,39 @@ pub fn kill_program() {
     end_threads(process, |role| role == Role::Program);
 }
 
-/// Whether all other processes have ended.
+/// SIGKILL: a process ends between two steps, whatever it does; or its program alone, which its helper survives.
+pub fn kill_any() {
+    let world = world();
+    let there = |p: &&crate::world::Process| p.host.get() > 0 && p.is_there();
+    let alive = world.processes.iter().filter(there).count();
+    if alive == 0 {
+        return;
+    }
+    let one = world.below(alive);
+    let all = world.processes.iter().enumerate();
+    let (number, process) = all.filter(|(_, p)| there(p)).nth(one).expect("one of them");
+    let whole = number == SUPERVISOR || world.below(3) > 0;
+    world.note(What::Do, "killed", [number as u64, u64::from(whole)]);
+    world.killed.set(world.killed.get() + 1);
+    process.lives.set(false);
+    if whole {
+        process.served.set(false);
+    }
+    end_threads(number as u8, |role| whole || role == Role::Program);
+    if number != usize::from(scheduler().process()) && !process.is_there() {
+        // It ends in its own process of the host.
+        scheduler().hand_to(number as u8);
+    }
+}
+
+/// Whether all programs have ended, and their helpers.
+pub fn programs_are_gone() -> bool {
+    world().programs().iter().all(|p| !p.is_there())
+}
+
+/// Whether those of all other processes have.
 pub fn others_are_gone() -> bool {
     let mine = usize::from(scheduler().process());
-    let processes = world().processes.iter().enumerate();
-    let mut others = processes.filter(|(n, _)| *n != mine);
-    others.all(|(_, p)| !p.lives.get() && !p.served.get())
+    let mut others = world().programs().iter().enumerate();
+    others.all(|(n, p)| n == mine || !p.is_there())
 }

@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Threads of all processes together.
 pub const MAX_TASKS: usize = 96;
-/// Processes.
+/// Processes of programs.
 pub const MAX_PROCESSES: usize = 8;
+/// The supervisor's process.
+pub const SUPERVISOR: usize = MAX_PROCESSES;
 /// Pages that several processes map, at most.
 pub const MAX_SHARED: usize = 1 << 18;
 /// Slots of all devices together.
@@ -47,6 +49,8 @@ pub enum Role {
     Service,
     /// The helper's first thread.
     Keeper,
+    /// The supervisor's thread.
+    Supervisor,
 }
 
 /// An event that threads wait for.
@@ -99,7 +103,9 @@ pub struct Process {
     pub served: Cell<bool>,
     /// Number of the host's process.
     pub host: Cell<i32>,
-    /// Whether a message of its end was said.
+    /// The pager ended its program.
+    pub ended_by_pager: Cell<bool>,
+    /// It has said why.
     pub excused: Cell<bool>,
 }
 
@@ -163,8 +169,12 @@ pub struct World {
     pub message_len: Cell<usize>,
     /// Descriptor of a file that the trace goes to, and one more.
     pub trace_to: Cell<i32>,
-    /// Processes.
-    pub processes: [Process; MAX_PROCESSES],
+    /// How often a process is killed, at a change of the thread that runs.
+    pub kill: Cell<u32>,
+    /// Processes that were killed.
+    pub killed: Cell<u32>,
+    /// Processes: those of programs, and the supervisor's.
+    pub processes: [Process; MAX_PROCESSES + 1],
     /// Threads.
     pub tasks: TaskList,
     /// The message.
@@ -207,7 +217,19 @@ impl Default for Ring {
 // SAFETY: one thread of all processes runs at a time, and hands its turn on by an atomic word.
 unsafe impl Sync for World {}
 
+impl Process {
+    /// Whether its program or its helper lives.
+    pub fn is_there(&self) -> bool {
+        self.lives.get() || self.served.get()
+    }
+}
+
 impl World {
+    /// Processes of programs.
+    pub fn programs(&self) -> &[Process] {
+        &self.processes[..MAX_PROCESSES]
+    }
+
     /// Notes an event of the thread that runs.
     pub fn note(&self, what: What, code: &'static str, about: [u64; 2]) {
         let thread = self.tasks.0[self.current.get()].id.get();

@@ -69,6 +69,8 @@ impl Member {
         net::send(connection, &protocol::ask(rows), SendFlags::NOSIGNAL)
             .map_err(JoinError::Connect)?;
         for _ in 0..STALE_ANSWERS {
+            #[cfg(debug_assertions)]
+            crate::simulated::wait_until_readable(connection);
             let (packet, fds) = protocol::receive(connection)?;
             let named = protocol::decode_devices(&packet)
                 .ok_or(JoinError::Protocol("an unknown packet for devices"))?;
