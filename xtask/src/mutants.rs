@@ -19,7 +19,7 @@ pub struct Options {
     /// Only defects whose names hold this
     #[arg(value_name = "TEXT")]
     only: Option<String>,
-    /// For how long the simulator looks for each
+    /// For how long the simulator looks for each, in minutes of a processor
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
 }
@@ -147,10 +147,9 @@ impl Field {
         let Some(simulator) = build(&self.tree, &self.target, "dev", true)? else {
             bail!("it does not build");
         };
-        let (begin, limit) = (Instant::now(), Duration::from_secs_f64(self.minutes * 60.0));
-        let mut from = 1;
-        while begin.elapsed() < limit {
-            let left = (limit - begin.elapsed()).as_secs_f64() / 60.0;
+        let (mut from, mut spent) = (1, 0.0);
+        while spent < self.minutes * 60.0 {
+            let left = self.minutes - spent / 60.0;
             let output = Command::new(&simulator)
                 .args(["--quick", "--swarm", "--seconds", &seconds(left)])
                 .args(["--from", &from.to_string()])
@@ -160,17 +159,16 @@ impl Field {
                 break;
             }
             let said = String::from_utf8_lossy(&output.stdout);
-            let first = said.lines().next().unwrap_or_default();
-            let seed = first.split(' ').nth(1).and_then(|seed| seed.parse().ok());
-            let seed: u64 = seed.with_context(|| format!("no seed in {first:?}"))?;
-            if self.is_good_without(seed)? {
+            let failure = Failure::read(&said).with_context(|| said.clone().into_owned())?;
+            spent += failure.seconds;
+            if self.is_good_without(failure.seed)? {
                 return Ok(Some(Found {
                     net: "simulator",
-                    after: begin.elapsed(),
-                    why: first.chars().take(110).collect(),
+                    after: Duration::from_secs_f64(spent),
+                    why: failure.why.chars().take(110).collect(),
                 }));
             }
-            from = seed + 1;
+            from = failure.seed + 1;
         }
         Ok(None)
     }
@@ -215,6 +213,27 @@ impl Field {
             after: begin.elapsed(),
             why: name.to_owned(),
         }))
+    }
+}
+
+/// What the simulator says of a seed that fails.
+struct Failure<'a> {
+    seed: u64,
+    /// Seconds of a processor until then.
+    seconds: f64,
+    why: &'a str,
+}
+
+impl<'a> Failure<'a> {
+    fn read(said: &'a str) -> Option<Self> {
+        let (_, rest) = said.split_once(" runs, ")?;
+        let (seconds, rest) = rest.split_once(" s of a processor\nseed ")?;
+        let (seed, why) = rest.split_once(" fails: ")?;
+        Some(Self {
+            seed: seed.parse().ok()?,
+            seconds: seconds.parse().ok()?,
+            why: why.lines().next().unwrap_or_default(),
+        })
     }
 }
 

@@ -14,7 +14,7 @@ pub struct Options {
     /// The first of many seeds
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// Go on for so long
+    /// Go on for so many minutes of a processor
     #[arg(long, default_value_t = 5.0)]
     minutes: f64,
     /// Random subsets of what may go wrong and of what programs do

@@ -18,7 +18,6 @@ mod debug {
     use ebb_sim::plan::Plan;
     use ebb_sim::world::Shared;
     use std::process::ExitCode;
-    use std::time::{Duration, Instant};
 
     /// Simulate pager and engine: programs, devices and the system, as a seed decides
     #[derive(Parser)]
@@ -29,7 +28,7 @@ mod debug {
         /// The first of many seeds
         #[arg(long, default_value_t = 1)]
         from: u64,
-        /// Run so many seconds
+        /// Run so many seconds of a processor
         #[arg(long, default_value_t = 60)]
         seconds: u64,
         /// Random subsets of what may go wrong and of what programs do
@@ -132,14 +131,14 @@ mod debug {
     }
 
     fn many(shared: &'static Shared, options: &Options) -> ExitCode {
-        let begin = Instant::now();
         let (mut faults, mut runs, mut steps) = (0, 0u64, 0);
         let mut seed = options.from;
-        while begin.elapsed() < Duration::from_secs(options.seconds) {
+        while processor_time() < options.seconds as f64 {
             let plan = Plan::of(seed, options.swarm);
             let report = run_once(shared, &plan, &whole(&plan, options), None);
             (faults, runs, steps) = (faults + report.faults, runs + 1, steps + report.steps);
             if report.failure.is_some() {
+                println!("{runs} runs, {:.0} s of a processor", processor_time());
                 failed(shared, options, &plan, &report);
                 return ExitCode::FAILURE;
             }

@@ -113,7 +113,9 @@ fn slack(limit: u64) -> u64 {
 
 /// The process ends: what its kernel has of it is given back.
 pub fn clear() {
-    THIS.get().iter().for_each(|this| this.pager.kernel().clear());
+    THIS.get()
+        .iter()
+        .for_each(|this| this.pager.kernel().clear());
 }
 
 /// On the keeper's thread of the first process.
@@ -267,7 +269,10 @@ pub fn fork() -> Option<bool> {
     let process = &world.processes[free];
     process.lives.set(true);
     process.host.set(-1);
-    let (from, to) = (world.current.get(), scheduler().reserve(Role::Program, free as u8));
+    let (from, to) = (
+        world.current.get(),
+        scheduler().reserve(Role::Program, free as u8),
+    );
     // SAFETY: this process has one thread; the child goes on as one of its own.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no process for a child");

@@ -7,7 +7,7 @@
 
 use crate::chance::Rate;
 use crate::trace::What;
-use crate::world::{Key, MAX_TASKS, Outcome, Role, State, SUPERVISOR, World};
+use crate::world::{Key, MAX_TASKS, Outcome, Role, SUPERVISOR, State, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, Yielder};
 use ebb_engine::locks;
@@ -319,7 +319,9 @@ impl Scheduler {
                 return false;
             }
             ebb_sys::futex::wait(&self.world.turn, turn, Some(PATIENCE), true);
-            let host = self.world.processes[turn as usize % (SUPERVISOR + 1)].host.get();
+            let host = self.world.processes[turn as usize % (SUPERVISOR + 1)]
+                .host
+                .get();
             if turn == self.world.turn.load(SeqCst) && host > 0 && !is_there(host) {
                 self.world.fail("a process of the host ended by itself");
                 self.world.end();

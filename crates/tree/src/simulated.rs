@@ -60,7 +60,9 @@ impl Supervisor {
         self.check()?;
         let (members, charged) = (self.members(), self.totals().used_pages);
         if (members, charged) != (0, 0) {
-            return Err(format!("{members} places are taken, {charged} pages charged"));
+            return Err(format!(
+                "{members} places are taken, {charged} pages charged"
+            ));
         }
         for leases in self.each_leases() {
             let taken = leases.owner.len() as u64 - leases.free();
