@@ -290,7 +290,10 @@ impl Scheduler {
             if process != self.process.get() && !self.hand_to(process) {
                 return;
             }
-            self.resume();
+            // Unless the turn came back to let this process end.
+            if self.is_alive() {
+                self.resume();
+            }
         }
     }
 
