@@ -288,16 +288,24 @@ impl Shared {
     /// # Panics
     /// There is none.
     pub fn new() -> Self {
+        Self::with_slots(MAX_SLOTS)
+    }
+
+    /// The same, with so many slots.
+    ///
+    /// # Panics
+    /// As above.
+    pub fn with_slots(count: usize) -> Self {
         let world = shared(size_of::<World>()).cast::<World>();
         let counts = shared(MAX_SHARED * 4).cast::<AtomicU32>();
-        let slots = shared(MAX_SLOTS * 4096).cast::<Cell<[u8; 4096]>>();
+        let slots = shared(count * 4096).cast::<Cell<[u8; 4096]>>();
         // SAFETY: mapped for good, aligned to pages, zeros, and handed out once.
         unsafe {
             world.write(World::default());
             Self {
                 world: &*world,
                 counts: std::slice::from_raw_parts(counts, MAX_SHARED),
-                slots: std::slice::from_raw_parts(slots, MAX_SLOTS),
+                slots: std::slice::from_raw_parts(slots, count),
             }
         }
     }
