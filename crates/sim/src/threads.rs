@@ -130,6 +130,9 @@ impl Threads for SimThreads {
         scheduler().wake(key_of(event), i32::MAX);
     }
     fn switch(&self, call: Call, about: [u64; 2]) {
+        if self.is_own_thread() && about[0] != 0 {
+            world().near.set(about[0] as usize);
+        }
         scheduler().step(name_of(call), about);
     }
     fn answered(&self, call: Call, answer: u64) {

@@ -141,6 +141,8 @@ pub struct World {
     pub progress: Cell<u64>,
     /// The thread that runs.
     pub current: Cell<usize>,
+    /// The address that a pager's last call is about, or was.
+    pub near: Cell<usize>,
     /// Faults are over: all has to end now.
     pub calm: Cell<bool>,
     /// The number of steps by which all has to have ended; 0: not yet known.
