@@ -1,8 +1,9 @@
-//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `fuzz`, `kernels`,
-//! `mutants`, `simulate`, `soak`.
+//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `fuzz`, `kernels`, `miri`,
+//! `mutants`, `simulate`, `soak`, `tsan`.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod checkers;
 mod conformance;
 mod demo;
 mod dist;
@@ -45,10 +46,14 @@ enum Chore {
     Kernels(kernels::Options),
     /// Simulate pager and engine: programs, devices and the system, as seeds decide
     Simulate(simulate::Options),
+    /// Interpret unit tests, and watch for undefined behaviour
+    Miri(checkers::MiriOptions),
     /// Plant defects, and see that each is found
     Mutants(mutants::Options),
     /// Run what programs do to memory under ebb in all settings, for as long as you like
     Soak(soak::Options),
+    /// Run tests in which threads meet with ThreadSanitizer
+    Tsan,
 }
 
 fn main() -> ExitCode {
@@ -61,8 +66,10 @@ fn main() -> ExitCode {
         Chore::Fuzz(options) => fuzz::fuzz(&options),
         Chore::Kernels(options) => kernels::kernels(&options),
         Chore::Simulate(options) => simulate::simulate(&options),
+        Chore::Miri(options) => checkers::miri(&options),
         Chore::Mutants(options) => mutants::mutants(&options),
         Chore::Soak(options) => soak::soak(&options),
+        Chore::Tsan => checkers::tsan(),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

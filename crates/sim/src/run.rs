@@ -94,6 +94,7 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
 /// This process has come to its end, and perhaps the run.
 fn over(world: &World) {
     if world.outcome.get() != Outcome::None {
+        world.count_time();
         world.end();
     }
 }

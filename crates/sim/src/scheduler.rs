@@ -302,6 +302,7 @@ impl Scheduler {
         let alive = self.is_alive();
         if !alive {
             self.at_end.get().iter().for_each(|end| end());
+            self.world.count_time();
             self.world.dying.set(std::process::id() as i32);
         }
         self.world.turn.store(process.into(), SeqCst);

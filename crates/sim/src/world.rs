@@ -6,7 +6,7 @@
 
 use crate::trace::{Event, RING, What, mixed, name};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Threads of all processes together.
 pub const MAX_TASKS: usize = 96;
@@ -187,6 +187,8 @@ pub struct World {
     pub next_shared: AtomicU32,
     /// Operations of devices.
     pub operations: AtomicU64,
+    /// Nanoseconds of a processor that processes of the host took which have ended.
+    pub spent: AtomicU64,
 }
 
 /// Threads.
@@ -227,6 +229,15 @@ impl Process {
 }
 
 impl World {
+    /// This process of the host is about to end: what it took of a processor counts. Nobody waits for it who would be
+    /// told.
+    pub fn count_time(&self) {
+        let clock = rustix::time::ClockId::ProcessCPUTime;
+        let time = rustix::time::clock_gettime(clock);
+        let nanoseconds = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        self.spent.fetch_add(nanoseconds, SeqCst);
+    }
+
     /// Processes of programs.
     pub fn programs(&self) -> &[Process] {
         &self.processes[..MAX_PROCESSES]
