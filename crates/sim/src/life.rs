@@ -5,6 +5,10 @@ use crate::trace::What;
 use crate::world::{Process, Role, SUPERVISOR};
 use std::sync::OnceLock;
 
+/// Nanoseconds that a helper has to end by itself once its program has. More than in earnest, so that those that can
+/// look once more whether all is as it should be.
+const GRACE: u64 = 20_000_000_000;
+
 static BY_PAGER: OnceLock<fn()> = OnceLock::new();
 
 /// What is done when the pager ends the program of this process.
@@ -43,11 +47,16 @@ fn end_threads(process: u8, is: impl Fn(Role) -> bool) {
     scheduler().end(|task| task.process.get() == process && is(task.role.get()));
 }
 
+fn program_ends(process: &Process) {
+    process.lives.set(false);
+    process.ended.set(world().now.get());
+}
+
 /// The program of this process ends, as by SIGKILL.
 pub fn kill_program() {
     let process = scheduler().process();
     world().note(What::Do, "program ends", [0, 0]);
-    this().lives.set(false);
+    program_ends(this());
     end_threads(process, |role| role == Role::Program);
 }
 
@@ -61,11 +70,18 @@ pub fn kill_any() {
     }
     let one = world.below(alive);
     let all = world.processes.iter().enumerate();
-    let (number, process) = all.filter(|(_, p)| there(p)).nth(one).expect("one of them");
+    let (number, _) = all.filter(|(_, p)| there(p)).nth(one).expect("one of them");
     let whole = number == SUPERVISOR || world.below(3) > 0;
     world.note(What::Do, "killed", [number as u64, u64::from(whole)]);
     world.killed.set(world.killed.get() + 1);
-    process.lives.set(false);
+    kill(number, whole);
+}
+
+fn kill(number: usize, whole: bool) {
+    let process = &world().processes[number];
+    if process.lives.get() {
+        program_ends(process);
+    }
     if whole {
         process.served.set(false);
     }
@@ -73,6 +89,18 @@ pub fn kill_any() {
     if number != usize::from(scheduler().process()) && !process.is_there() {
         // It ends in its own process of the host.
         scheduler().hand_to(number as u8);
+    }
+}
+
+/// As guard and supervisor do: kills helpers that are left over. A program that is killed may hold a lock for which its
+/// helper waits.
+pub fn kill_left_over() {
+    let now = world().now.get();
+    let is_due = |p: &Process| !p.lives.get() && p.served.get() && now > p.ended.get() + GRACE;
+    let left = world().programs().iter().position(is_due);
+    if let Some(number) = left {
+        world().note(What::Do, "left over", [number as u64, 0]);
+        kill(number, true);
     }
 }
 

@@ -149,6 +149,9 @@ fn oracle(world: &World) {
         life::kill_any();
         return;
     }
+    if world.switches.get().is_multiple_of(LOOKED) {
+        life::kill_left_over();
+    }
     if !world.processes.iter().any(|p| p.is_there()) {
         world.outcome.set(Outcome::Good);
         return;

@@ -103,6 +103,8 @@ pub struct Process {
     pub served: Cell<bool>,
     /// Number of the host's process.
     pub host: Cell<i32>,
+    /// When its program ended.
+    pub ended: Cell<u64>,
     /// The pager ended its program.
     pub ended_by_pager: Cell<bool>,
     /// It has said why.
