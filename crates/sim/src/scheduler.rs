@@ -97,6 +97,7 @@ struct Locks;
 impl ebb_engine::sync::simulated::Scheduler for Locks {
     fn before_lock(&self) {
         let scheduler = scheduler();
+        scheduler.world.locked.set(scheduler.world.locked.get() + 1);
         if scheduler.inside.get() && scheduler.world.strikes(scheduler.rates.get().lock) {
             scheduler.pause("lock");
         }

@@ -189,6 +189,8 @@ pub struct World {
     pub next_shared: AtomicU32,
     /// Operations of devices.
     pub operations: AtomicU64,
+    /// Locks that were taken.
+    pub locked: Cell<u64>,
     /// Nanoseconds of a processor that processes of the host took which have ended.
     pub spent: AtomicU64,
 }
