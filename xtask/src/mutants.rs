@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: the defects of `xtask/mutants.toml`, planted one at a time in a copy of the tree, and whether
-//! they are found: by the simulator, or by a named test where the simulator has no such part.
+//! `cargo xtask mutants`: the defects of `xtask/mutants.toml`, planted one at a time in a copy of the tree. Each has to be
+//! found by the simulator, or by a named test where the simulator has no such part.
 //!
 //! A seed that fails without the defect, too, is not what finds it: the search goes on after it.
 
@@ -216,7 +216,7 @@ impl Field {
     }
 }
 
-/// What the simulator says of a seed that fails.
+/// A seed that fails, as the simulator tells of it.
 struct Failure<'a> {
     seed: u64,
     /// Seconds of a processor until then.

@@ -1,4 +1,4 @@
-//! What a page costs where there is much of something: addresses, reserved addresses, mappings, threads. The same pages
+//! The cost of a page where there is much of something: addresses, reserved addresses, mappings, threads. The same pages
 //! in one mapping are the other side. `--nocapture` shows the table.
 
 mod common;

@@ -188,7 +188,7 @@ fn killed_by_pager() {
     kill_program();
 }
 
-/// What the pager has said since the last look, if no supervisor listens.
+/// The pager's messages since the last look, if no supervisor listens.
 pub fn messages() -> String {
     let mut all = String::new();
     let Joining::Alone { messages, .. } = &here().joining else {

@@ -23,8 +23,8 @@ const BOUND: u64 = 5_000_000;
 const PATIENCE: u64 = 60_000_000_000;
 /// Nanoseconds of a whole run.
 const LONGEST: u64 = 1_500_000_000_000;
-/// Locks taken in a run that is long enough: some programs fit so badly that their pager looks for victims in vain
-/// nearly all the time, and a run of them would take as long as a hundred others.
+/// Locks taken in a run that is long enough. Where a program fits badly its pager looks for victims in vain nearly all
+/// the time, and one such run would take as long as a hundred others.
 const ENOUGH: u64 = 200_000;
 /// Processes that are killed in a run, at most.
 const MAX_KILLED: u32 = 3;
@@ -70,10 +70,14 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
     };
     let joining = match plan.supervised {
         false => alone(plan.budget, config),
-        true => match supervisor::begin(plan, config) {
-            Some(control) => Joining::Supervised(control),
-            None => return over(world),
-        },
+        true => {
+            let slots = plan.devices.iter().map(|device| device.slots as u64);
+            let slots: Vec<u64> = slots.collect();
+            match supervisor::begin(plan.budget, &slots, plan.may_run_out(), config) {
+                Some(control) => Joining::Supervised(control),
+                None => return over(world),
+            }
+        }
     };
     process::begin(Setting {
         threads: SimThreads {

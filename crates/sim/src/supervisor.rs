@@ -1,10 +1,9 @@
 //! The supervisor of a run: the real one, on a thread of a process of its own, which is the parent of all others. It may
 //! be killed like them.
 //!
-//! What members have to say goes through it: a process that the pager ended has to have said why.
+//! Messages of members go through it: a process that the pager ended has to have said why.
 
 use crate::life::programs_are_gone;
-use crate::plan::Plan;
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
 use crate::world::{Key, Outcome, Role, SUPERVISOR};
@@ -41,20 +40,20 @@ fn wait_until_readable(socket: BorrowedFd<'_>) {
     });
 }
 
-/// A supervisor begins, and this process forks: its child goes on with what EBB_CONTROL is, and the supervisor's process
-/// runs until the run is over.
+/// A supervisor begins, of a tree of `budget` pages and devices of so many slots each, and this process forks. Its child
+/// goes on with what EBB_CONTROL is, and the supervisor's process runs until the run is over.
 ///
 /// # Panics
 /// The host has no room for it.
-pub fn begin(plan: &Plan, config: Config) -> Option<String> {
-    let slots = plan.devices.iter().map(|device| device.slots as u64);
-    let devices = slots.map(|slots| SimulatedDevice::new(slots).expect("shared memory"));
+pub fn begin(budget: u64, slots: &[u64], may_run_out: bool, config: Config) -> Option<String> {
+    let devices = slots
+        .iter()
+        .map(|slots| SimulatedDevice::new(*slots).expect("shared memory"));
     let devices = DEVICES.get_or_init(|| devices.collect());
     simulated::begin(wait_until_readable);
-    let may_run_out = plan.may_run_out();
     let setup = Setup {
-        budget_pages: plan.budget,
-        budgets: plan.budget..=plan.budget,
+        budget_pages: budget,
+        budgets: budget..=budget,
         limits: Limits::default(),
         devices: Vec::new(),
         config,

@@ -51,13 +51,13 @@ pub struct SimThreads {
     pub counts: &'static [AtomicU32],
 }
 
-/// Nanoseconds between two looks at the clock: who only looks whether its time is over, as a thread does that finds no
-/// victim, does other things in between, which take none here.
+/// Nanoseconds between two looks at the clock. A thread that finds no victim looks often whether its time is over, and
+/// its other work takes no time here.
 const LOOK_AT_CLOCK: u64 = 2_000;
 
 const _: () = assert!(MAX_SHARED.is_power_of_two());
 
-/// Who sleeps is woken late, as on a busy machine. So those that wait for memory in vain do not try too often.
+/// A thread that sleeps is woken late, as on a busy machine. So those that wait for memory in vain do not try too often.
 fn late(time: Duration) -> Duration {
     time * (1 + world().below(20)) as u32
 }

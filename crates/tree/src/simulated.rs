@@ -4,13 +4,11 @@
 //! programs is not that of processes of the system. Devices have leases and no file.
 
 use crate::lease::Leases;
-use crate::member::Member;
 use crate::supervisor::Supervisor;
 use crate::table::{clusters_of, create_leases};
-use ebb_engine::env::Lender;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 static WAIT: OnceLock<fn(BorrowedFd<'_>)> = OnceLock::new();
 
@@ -38,21 +36,13 @@ impl SimulatedDevice {
     }
 }
 
-impl Member {
-    /// Holds the leases of a device, in a row that the table does not tell of.
-    pub fn hold(&self, row: usize, device: SimulatedDevice) -> Option<Arc<dyn Lender>> {
-        self.held.lock()[row] = Some((row as u64, device.0));
-        self.lender(row)
-    }
-}
-
 impl Supervisor {
     /// Takes back the leases of these devices, too, when a process is gone.
     pub fn add_simulated(&mut self, devices: &[SimulatedDevice]) {
         self.without_files = devices.iter().map(|device| device.0).collect();
     }
 
-    /// What no process has left behind, when none is there any more.
+    /// Looks whether dead processes have left something behind, when no other is there.
     ///
     /// # Errors
     /// Something is left.

@@ -164,6 +164,17 @@ impl Member {
         Ok(self.lender(row))
     }
 
+    /// In a simulation: holds the leases of a device, in a row that the table does not tell of.
+    #[cfg(debug_assertions)]
+    pub fn hold(
+        &self,
+        row: usize,
+        device: crate::simulated::SimulatedDevice,
+    ) -> Option<Arc<dyn Lender>> {
+        self.held.lock()[row] = Some((row as u64, device.0));
+        self.lender(row)
+    }
+
     /// The leases of the device held in a row. They follow this process's slot number: in a
     /// forked child they are the child's.
     pub fn lender(&self, row: usize) -> Option<Arc<dyn Lender>> {
