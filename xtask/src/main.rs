@@ -1,13 +1,15 @@
-//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `fuzz`, `kernels`,
-//! `mutants`, `simulate`, `soak`.
+//! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `fuzz`, `kernels`, `miri`,
+//! `mutants`, `simulate`, `soak`, `tsan`.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod checkers;
 mod conformance;
 mod demo;
 mod dist;
 mod fuzz;
 mod kernels;
+mod mutants;
 mod setup;
 mod simulate;
 mod skips;
@@ -44,10 +46,14 @@ enum Chore {
     Kernels(kernels::Options),
     /// Simulate pager and engine: programs, devices and the system, as seeds decide
     Simulate(simulate::Options),
-    /// Plant defects, and see that the simulator finds each
-    Mutants(simulate::MutantOptions),
+    /// Interpret unit tests, and watch for undefined behaviour
+    Miri(checkers::MiriOptions),
+    /// Plant defects, and see that each is found
+    Mutants(mutants::Options),
     /// Run what programs do to memory under ebb in all settings, for as long as you like
     Soak(soak::Options),
+    /// Run tests in which threads meet with ThreadSanitizer
+    Tsan,
 }
 
 fn main() -> ExitCode {
@@ -60,8 +66,10 @@ fn main() -> ExitCode {
         Chore::Fuzz(options) => fuzz::fuzz(&options),
         Chore::Kernels(options) => kernels::kernels(&options),
         Chore::Simulate(options) => simulate::simulate(&options),
-        Chore::Mutants(options) => simulate::mutants(&options),
+        Chore::Miri(options) => checkers::miri(&options),
+        Chore::Mutants(options) => mutants::mutants(&options),
         Chore::Soak(options) => soak::soak(&options),
+        Chore::Tsan => checkers::tsan(),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -670,3 +670,57 @@ fn unchanged_pages_are_evicted_without_a_write() {
         managed.stats
     );
 }
+
+/// Runs a job behind a shell that puts its swap at `$0/at`, if the machine lets it.
+fn behind_a_mount(script: &str, what: &str) {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        println!("skipped: only root can mount a file system");
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let alone = free(&job, "touch");
+    let mut shell = ["unshare", "--mount", "sh", "-c", script]
+        .map(OsString::from)
+        .to_vec();
+    shell.push(dir.path().into());
+    let at = dir.path().join("at");
+    // A tmpfs counts in the same cgroup.
+    let under = Under::budget(BUDGET)
+        .beside(SLACK + 160 * MIB)
+        .options(&["--swap", at.to_str().unwrap()]);
+    let managed = under.run_behind(&shell, &job);
+    if managed.run.status.and_then(|status| status.code()) == Some(90) {
+        println!(
+            "skipped: no file system can be mounted here: {}",
+            managed.run.stderr
+        );
+        return;
+    }
+    managed.assert_same(&alone, what);
+    assert!(managed.counter("pswpout") > 0, "{what}: {}", managed.stats);
+}
+
+/// A swap file on a tmpfs takes as much RAM as it frees, and works.
+#[test]
+fn a_swap_file_in_memory() {
+    let script = r#"mkdir "$0/at" && mount -t tmpfs tmpfs "$0/at" || exit 90
+exec "$@""#;
+    behind_a_mount(script, "tmpfs");
+}
+
+/// A loop device that is detached while it is in use stays until its last user has gone.
+#[test]
+fn a_loop_device_that_is_detached() {
+    let script = r#"truncate -s 256M "$0/image"
+loop=$(losetup --find --show "$0/image") && ln -s "$loop" "$0/at" || exit 90
+( sleep 0.5; losetup --detach "$loop" ) & other=$!
+"$@"
+status=$?
+wait $other
+exit "$status""#;
+    behind_a_mount(script, "a loop device");
+}

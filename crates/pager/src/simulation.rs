@@ -84,13 +84,18 @@ impl<K: Kernel> Simulated<K> {
         self.pager.start_first_keeper();
     }
 
-    /// On the helper's first thread, of a process that is a member already: it pages from the beginning, on the devices
-    /// that `add` adds.
+    /// On the helper's first thread: the process pages from the beginning, as the member that `join` makes, on the
+    /// devices that `add` adds.
     ///
     /// # Panics
     /// It cannot page.
-    pub fn run_keeper(&'static self, member: &'static Member, add: impl FnOnce(&Devices)) -> ! {
+    pub fn run_keeper(
+        &'static self,
+        join: impl FnOnce() -> &'static Member,
+        add: impl FnOnce(&Devices),
+    ) -> ! {
         let pager = &self.pager;
+        let member = join();
         let freed = |bytes: &[u8]| pager.before_give_back(bytes);
         let space = swap_space::open(&pager.kernel, member, freed).expect("a swap space");
         add(&space.devices.devices);

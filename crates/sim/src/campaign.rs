@@ -5,6 +5,7 @@ use crate::plan::Plan;
 use crate::run;
 use crate::world::{Outcome, Shared, World};
 use std::os::fd::RawFd;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct Report {
     pub faults: u64,
     /// Steps.
     pub steps: u64,
+    /// Seconds of a processor.
+    pub seconds: f64,
 }
 
 /// How a run differs from what its plan says.
@@ -90,6 +93,7 @@ pub fn run_once(
         drawn: world.drawn.get(),
         faults: world.faults.get(),
         steps: world.steps.get(),
+        seconds: world.spent.load(SeqCst) as f64 / 1e9,
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`life`] | whether program and helper are there, and how they end |
 //! | [`process`] | a process: its pager, and how it begins and forks |
 //! | [`threads`] | threads, time and chance for the kernel in memory (`ebb_memory_kernel`) |
+//! | [`supervisor`] | the supervisor, in a process of its own |
 //! | [`device`] | swap devices |
 //! | [`content`], [`memory`], [`program`] | programs, and their memory as it should be |
 //! | [`plan`] | what a run is like |
@@ -32,6 +33,7 @@ pub mod process;
 pub mod program;
 pub mod run;
 pub mod scheduler;
+pub mod supervisor;
 pub mod threads;
 pub mod trace;
 pub mod world;

@@ -18,7 +18,6 @@ mod debug {
     use ebb_sim::plan::Plan;
     use ebb_sim::world::Shared;
     use std::process::ExitCode;
-    use std::time::{Duration, Instant};
 
     /// Simulate pager and engine: programs, devices and the system, as a seed decides
     #[derive(Parser)]
@@ -29,7 +28,7 @@ mod debug {
         /// The first of many seeds
         #[arg(long, default_value_t = 1)]
         from: u64,
-        /// Run so many seconds
+        /// Run so many seconds of a processor
         #[arg(long, default_value_t = 60)]
         seconds: u64,
         /// Random subsets of what may go wrong and of what programs do
@@ -84,8 +83,8 @@ mod debug {
         match &first.failure {
             None => {
                 println!(
-                    "seed {seed}: good, {} faults, {} steps, trace {:016x}",
-                    first.faults, first.steps, first.hash
+                    "seed {seed}: good, {} faults, {} steps, {:.2} s of a processor, trace {:016x}",
+                    first.faults, first.steps, first.seconds, first.hash
                 );
                 ExitCode::SUCCESS
             }
@@ -119,33 +118,21 @@ mod debug {
         );
     }
 
-    /// Seconds of a processor that the runs took.
-    fn processor_time() -> f64 {
-        // SAFETY: one structure of ours, of which zeros are a value, is filled.
-        let usage = unsafe {
-            let mut usage: libc::rusage = std::mem::zeroed();
-            libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
-            usage
-        };
-        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-        seconds(usage.ru_utime) + seconds(usage.ru_stime)
-    }
-
     fn many(shared: &'static Shared, options: &Options) -> ExitCode {
-        let begin = Instant::now();
-        let (mut faults, mut runs, mut steps) = (0, 0u64, 0);
+        let (mut faults, mut runs, mut steps, mut seconds) = (0, 0u64, 0, 0.0);
         let mut seed = options.from;
-        while begin.elapsed() < Duration::from_secs(options.seconds) {
+        while seconds < options.seconds as f64 {
             let plan = Plan::of(seed, options.swarm);
             let report = run_once(shared, &plan, &whole(&plan, options), None);
             (faults, runs, steps) = (faults + report.faults, runs + 1, steps + report.steps);
+            seconds += report.seconds;
             if report.failure.is_some() {
+                println!("{runs} runs, {seconds:.0} s of a processor");
                 failed(shared, options, &plan, &report);
                 return ExitCode::FAILURE;
             }
             seed += 1;
         }
-        let seconds = processor_time();
         println!(
             "{runs} runs are good: {faults} faults and {steps} steps in {seconds:.1} s of a processor, {:.0} faults a second",
             faults as f64 / seconds

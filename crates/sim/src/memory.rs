@@ -114,7 +114,11 @@ impl Memory {
 
     /// A run of unclaimed pages that are alike, of at most so many.
     pub fn run(&self, stream: &mut Stream, most: usize) -> Option<Run> {
-        let start = self.any(stream)?;
+        self.run_from(self.any(stream)?, stream, most)
+    }
+
+    /// One that begins there.
+    pub fn run_from(&self, start: usize, stream: &mut Stream, most: usize) -> Option<Run> {
         let first = self.pages[&start];
         if first.claimed != 0 {
             return None;

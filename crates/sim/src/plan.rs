@@ -38,6 +38,10 @@ pub struct Plan {
     pub operations: u64,
     /// What the program does.
     pub mix: Mix,
+    /// Processes have a supervisor, which takes back what dead ones had.
+    pub supervised: bool,
+    /// How often a process is killed, at a change of the thread that runs.
+    pub kill: Rate,
 }
 
 /// Slots of the smallest device.
@@ -94,6 +98,11 @@ impl Plan {
                 _ => 0,
             },
         };
+        let supervised = stream.percent(60);
+        let kill = match stream.percent(30) {
+            true => 1 << stream.below(4),
+            false => 0,
+        };
         Self {
             seed,
             budget,
@@ -104,6 +113,8 @@ impl Plan {
             threads,
             operations: 150 + stream.below(700) as u64,
             mix,
+            supervised,
+            kill,
         }
     }
 

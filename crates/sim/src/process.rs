@@ -3,14 +3,18 @@
 use crate::host;
 use crate::life::{kill_program, others_are_gone, this};
 use crate::scheduler::{scheduler, world};
+use crate::supervisor;
 use crate::threads::SimThreads;
+use crate::trace::What;
+use crate::world::Role;
+use ebb_engine::env::Lender;
 use ebb_engine::slots::Devices;
 use ebb_memory_kernel::MemoryKernel;
 use ebb_pager::simulation::{Entries, Simulated};
-use ebb_tree::Member;
+use ebb_tree::{Member, OUT_OF_MEMORY};
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The kernel of a process.
 pub type SimKernel = MemoryKernel<SimThreads>;
@@ -18,11 +22,8 @@ pub type SimKernel = MemoryKernel<SimThreads>;
 /// The parts of a process that a fork copies.
 struct This {
     pager: Simulated<SimKernel>,
-    member: &'static Member,
-    /// Messages of the member's.
-    messages: OwnedFd,
-    /// The end that the member writes to.
-    connection: OwnedFd,
+    member: OnceLock<&'static Member>,
+    joining: Joining,
     /// A death for want of memory is no failure.
     may_run_out: bool,
     /// Pages may be lost.
@@ -39,16 +40,27 @@ unsafe impl Send for This {}
 
 static THIS: OnceLock<This> = OnceLock::new();
 
+/// How processes become members.
+pub enum Joining {
+    /// By the supervisor of this address.
+    Supervised(String),
+    /// There is none.
+    Alone {
+        /// The member that the first process is.
+        member: &'static Member,
+        /// The other end of its connection.
+        messages: OwnedFd,
+        /// Its own end.
+        connection: OwnedFd,
+    },
+}
+
 /// A process's surroundings.
 pub struct Setting {
     /// Threads and disturbances.
     pub threads: SimThreads,
-    /// Its membership.
-    pub member: &'static Member,
-    /// The other end of the member's connection.
-    pub messages: OwnedFd,
-    /// The member's end of it.
-    pub connection: OwnedFd,
+    /// How it becomes a member.
+    pub joining: Joining,
     /// It may be ended for want of memory.
     pub may_run_out: bool,
     /// Its pages may be lost, with a message.
@@ -67,8 +79,61 @@ pub fn pager() -> &'static Simulated<SimKernel> {
 }
 
 /// Its membership.
+///
+/// # Panics
+/// It has none yet.
 pub fn member() -> &'static Member {
-    here().member
+    here().member.get().expect("it has joined")
+}
+
+/// The leases of a device in a row: those of all processes that a supervisor knows, or the first process's own.
+pub fn lender(row: usize, slots: u64) -> Option<Arc<dyn Lender>> {
+    match here().joining {
+        Joining::Supervised(_) => member().hold(row, supervisor::leases(row)),
+        Joining::Alone { .. } => member().lend(row, slots).expect("shared memory for leases"),
+    }
+}
+
+/// As a member, what the pager must hold between two steps.
+pub fn check() {
+    let Some((here, member)) = THIS.get().and_then(|t| Some((t, t.member.get()?))) else {
+        return;
+    };
+    here.pager.check();
+    let (charged, limit) = (member.charged(), member.limit());
+    if charged > limit + slack(limit) {
+        world().fail(&format!("{charged} pages are charged, of {limit}"));
+    }
+}
+
+/// Pages over the limit that are allowed for a moment.
+fn slack(limit: u64) -> u64 {
+    256 + limit / 8
+}
+
+/// The process ends: what its kernel has of it is given back.
+pub fn clear() {
+    THIS.get()
+        .iter()
+        .for_each(|this| this.pager.kernel().clear());
+}
+
+/// On the keeper's thread of the first process.
+fn join() -> &'static Member {
+    let here = here();
+    here.member.get_or_init(|| match &here.joining {
+        Joining::Alone { member, .. } => member,
+        Joining::Supervised(control) => match Member::join(control, None, None) {
+            Ok(member) => Box::leak(Box::new(member)),
+            // The supervisor was killed: a program that nobody manages is not of interest.
+            Err(_) => {
+                world().note(What::Do, "unmanaged", [0, 0]);
+                this().served.set(false);
+                kill_program();
+                scheduler().leave()
+            }
+        },
+    })
 }
 
 /// Whether pages of it may be lost.
@@ -81,7 +146,7 @@ extern "C" fn keeper(_: usize) -> ! {
     if here.forked.get() {
         here.pager.run_forked_keeper()
     }
-    here.pager.run_keeper(here.member, here.devices)
+    here.pager.run_keeper(join, here.devices)
 }
 
 extern "C" fn service(index: usize) -> ! {
@@ -90,11 +155,15 @@ extern "C" fn service(index: usize) -> ! {
 
 /// The first process begins.
 pub fn begin(setting: Setting) {
+    // Or a supervisor of this address was there, and is gone.
+    let control = match &setting.joining {
+        Joining::Supervised(control) => control.clone(),
+        Joining::Alone { .. } => "ebb-tree-1-1-0000000000000001".to_owned(),
+    };
     let new = THIS.get_or_init(|| This {
         pager: Simulated::new(MemoryKernel::new(setting.threads)),
-        member: setting.member,
-        messages: setting.messages,
-        connection: setting.connection,
+        member: OnceLock::new(),
+        joining: setting.joining,
         may_run_out: setting.may_run_out,
         may_lose: setting.may_lose,
         devices: setting.devices,
@@ -104,28 +173,30 @@ pub fn begin(setting: Setting) {
     let process = this();
     process.lives.set(true);
     process.host.set(std::process::id() as i32);
-    // A supervisor of this address was there, and is gone.
-    let control = "ebb-tree-1-1-0000000000000001".to_owned();
     new.pager.begin(control, Entries { keeper, service });
 }
 
 /// The pager ends the program, and has said why.
 fn killed_by_pager() {
-    let why = messages();
-    let short = why.contains("out of memory");
-    if !(short && here().may_run_out) {
-        world().fail(&format!("the pager ended the program: {why}"));
+    this().ended_by_pager.set(true);
+    if let Joining::Alone { .. } = here().joining {
+        let why = messages();
+        if !(why.contains(OUT_OF_MEMORY) && here().may_run_out) {
+            world().fail(&format!("the pager ended the program: {why}"));
+        }
     }
-    this().excused.set(true);
     kill_program();
 }
 
-/// What the pager has said since the last look.
+/// The pager's messages since the last look, if no supervisor listens.
 pub fn messages() -> String {
     let mut all = String::new();
+    let Joining::Alone { messages, .. } = &here().joining else {
+        return all;
+    };
     let mut packet = [0; 4096];
     let how = rustix::net::RecvFlags::DONTWAIT;
-    while let Ok((len @ 1.., _)) = rustix::net::recv(&here().messages, &mut packet[..], how) {
+    while let Ok((len @ 1.., _)) = rustix::net::recv(messages, &mut packet[..], how) {
         let text: Vec<u8> = packet[..len]
             .iter()
             .copied()
@@ -187,7 +258,7 @@ pub fn fork() -> Option<bool> {
     if !unsafe { pager().before_fork() } {
         return None;
     }
-    let free = world.processes.iter().position(|p| p.host.get() == 0);
+    let free = world.programs().iter().position(|p| p.host.get() == 0);
     let Some(free) = free.filter(|_| world.below(8) != 0) else {
         // The system refuses it.
         // SAFETY: as above.
@@ -198,7 +269,10 @@ pub fn fork() -> Option<bool> {
     let process = &world.processes[free];
     process.lives.set(true);
     process.host.set(-1);
-    let (from, to) = (world.current.get(), scheduler().reserve(free as u8));
+    let (from, to) = (
+        world.current.get(),
+        scheduler().reserve(Role::Program, free as u8),
+    );
     // SAFETY: this process has one thread; the child goes on as one of its own.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no process for a child");
@@ -210,8 +284,9 @@ pub fn fork() -> Option<bool> {
         pager().kernel().become_child();
         // SAFETY: after `before_fork` on this thread.
         unsafe { pager().after_fork_child() };
-        let connection = rustix::io::dup(&here().connection).expect("a descriptor");
-        member().tell(connection);
+        if let Joining::Alone { connection, .. } = &here().joining {
+            member().tell(rustix::io::dup(connection).expect("a descriptor"));
+        }
         return Some(true);
     }
     scheduler().await_child();

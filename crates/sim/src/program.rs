@@ -32,6 +32,9 @@ pub struct Mix {
     pub dies_after: u64,
 }
 
+/// Touches of a page that the pager works on, in hundredths: there it is that races are.
+const NEAR: usize = 20;
+
 /// The program of a process.
 pub struct Program {
     memory: RefCell<Memory>,
@@ -111,7 +114,9 @@ fn rest(time: Duration) {
 
 /// Whether a page is in memory.
 fn is_there(at: usize) -> bool {
-    pager().kernel().tables(|tables| tables.pages.contains_key(&at))
+    pager()
+        .kernel()
+        .tables(|tables| tables.pages.contains_key(&at))
 }
 
 /// What a thread may find at an address.
@@ -173,7 +178,8 @@ impl ProgramThread {
                 true => Some(next),
                 false => memory(|memory| memory.any(&mut self.stream)),
             };
-            let Some(at) = at else { return };
+            let near = self.near(NEAR);
+            let Some(at) = near.or(at) else { return };
             self.scan = at;
             let content = self
                 .stream
@@ -181,6 +187,15 @@ impl ProgramThread {
                 .then(|| Content::of(self.stream.number(), stamp()));
             self.touch(at, content);
         }
+    }
+
+    /// Now and then, a page that the pager works on.
+    fn near(&mut self, percent: usize) -> Option<usize> {
+        if !self.stream.percent(percent) {
+            return None;
+        }
+        let at = world().near.get() + self.stream.below(4) * PAGE;
+        memory(|memory| memory.get(at).map(|_| at))
     }
 
     /// Touches a page until that has come to something.
@@ -262,9 +277,10 @@ impl ProgramThread {
     /// A memory call about some pages.
     fn call(&mut self) {
         let most = [4, 16, 64, 256][self.stream.below(4)];
-        let Some(run) = memory(|memory| memory.run(&mut self.stream, most)) else {
-            return;
-        };
+        let near = self.near(2 * NEAR);
+        let start = near.or_else(|| memory(|memory| memory.any(&mut self.stream)));
+        let run = start.and_then(|at| memory(|memory| memory.run_from(at, &mut self.stream, most)));
+        let Some(run) = run else { return };
         let first = memory(|memory| memory.get(run.0)).expect("it is there");
         memory(|memory| memory.claim(run, self.id));
         let which = self.stream.below(100);

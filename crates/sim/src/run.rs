@@ -1,10 +1,12 @@
 //! One run, in a process of the host that has begun for it.
 
 use crate::device::SimStore;
+use crate::life;
 use crate::plan::Plan;
-use crate::process::{self, Setting};
+use crate::process::{self, Joining, Setting};
 use crate::program;
 use crate::scheduler::{self, OVER, scheduler};
+use crate::supervisor;
 use crate::threads::SimThreads;
 use crate::world::{Outcome, Role, Shared, State, World};
 use ebb_engine::env::Store;
@@ -21,6 +23,11 @@ const BOUND: u64 = 5_000_000;
 const PATIENCE: u64 = 60_000_000_000;
 /// Nanoseconds of a whole run.
 const LONGEST: u64 = 1_500_000_000_000;
+/// Locks taken in a run that is long enough. Where a program fits badly its pager looks for victims in vain nearly all
+/// the time, and one such run would take as long as a hundred others.
+const ENOUGH: u64 = 200_000;
+/// Processes that are killed in a run, at most.
+const MAX_KILLED: u32 = 3;
 /// Changes of the thread that runs, from one look at threads that wait to the next.
 const LOOKED: u64 = 64;
 /// Changes of the thread that runs, from one look at all invariants to the next.
@@ -31,8 +38,7 @@ static DEVICES: Mutex<Vec<Arc<dyn Store>>> = Mutex::new(Vec::new());
 fn add_devices(devices: &Devices) {
     let stores = DEVICES.lock().expect("no panic is survived");
     for (row, store) in stores.iter().enumerate() {
-        let lender = process::member().lend(row, store.slots());
-        let lender = lender.expect("shared memory for leases");
+        let lender = process::lender(row, store.slots());
         let added = devices.add(store.clone(), DeviceSpec::default(), lender);
         added.expect("a device of the right size");
     }
@@ -44,10 +50,9 @@ fn add_devices(devices: &Devices) {
 /// Something of the pager is not as it should be.
 pub fn run(shared: &'static Shared, plan: &Plan) {
     let world = shared.world;
-    scheduler::begin(world, plan.rates, oracle, || {
-        process::pager().kernel().clear()
-    });
+    scheduler::begin(world, plan.rates, oracle, process::clear);
     world.bound.set(BOUND);
+    world.kill.set(plan.kill);
     let mut first = 0;
     let mut devices = DEVICES.lock().expect("no panic is survived");
     for device in &plan.devices {
@@ -63,23 +68,23 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
         encrypt: false,
         ..Config::default()
     };
-    let member = Member::alone(plan.budget, config).expect("a table");
-    let member: &'static Member = Box::leak(Box::new(member));
-    let kind = SocketType::SEQPACKET;
-    let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
-    let (connection, messages) = pair.expect("sockets");
-    // No supervisor listens: none answers, either.
-    let shut = rustix::net::shutdown(&messages, rustix::net::Shutdown::Write);
-    shut.expect("a socket");
-    member.tell(rustix::io::dup(&connection).expect("a descriptor"));
+    let joining = match plan.supervised {
+        false => alone(plan.budget, config),
+        true => {
+            let slots = plan.devices.iter().map(|device| device.slots as u64);
+            let slots: Vec<u64> = slots.collect();
+            match supervisor::begin(plan.budget, &slots, plan.may_run_out(), config) {
+                Some(control) => Joining::Supervised(control),
+                None => return over(world),
+            }
+        }
+    };
     process::begin(Setting {
         threads: SimThreads {
             disturbances: plan.disturbances,
             counts: shared.counts,
         },
-        member,
-        messages,
-        connection,
+        joining,
         may_run_out: plan.may_run_out(),
         may_lose: plan.may_lose(),
         devices: add_devices,
@@ -90,8 +95,31 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
         scheduler().spawn(Role::Program, move || program::run(seed, number));
     }
     scheduler().run();
+    over(world);
+}
+
+/// This process has come to its end, and perhaps the run.
+fn over(world: &World) {
     if world.outcome.get() != Outcome::None {
+        world.count_time();
         world.end();
+    }
+}
+
+/// A tree without a supervisor.
+fn alone(budget: u64, config: Config) -> Joining {
+    let member = Member::alone(budget, config).expect("a table");
+    let kind = SocketType::SEQPACKET;
+    let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+    let (connection, messages) = pair.expect("sockets");
+    // Nobody listens: nobody answers, either.
+    let shut = rustix::net::shutdown(&messages, rustix::net::Shutdown::Write);
+    shut.expect("a socket");
+    member.tell(rustix::io::dup(&connection).expect("a descriptor"));
+    Joining::Alone {
+        member: Box::leak(Box::new(member)),
+        messages,
+        connection,
     }
 }
 
@@ -124,28 +152,25 @@ fn oracle(world: &World) {
         world.fail(&format!("it does not end:\n{}", world.stand()));
         return;
     }
-    if world
-        .processes
-        .iter()
-        .all(|p| !p.lives.get() && !p.served.get())
-    {
+    if world.killed.get() < MAX_KILLED && world.strikes(world.kill.get()) {
+        life::kill_any();
+        return;
+    }
+    if world.switches.get().is_multiple_of(LOOKED) {
+        life::kill_left_over();
+    }
+    if world.locked.get() > ENOUGH {
         world.outcome.set(Outcome::Good);
         return;
     }
-    if !world.calm.get() && world.processes.iter().all(|p| !p.lives.get()) {
-        world.be_calm();
-    }
-    if !world.switches.get().is_multiple_of(CHECKED) {
+    if !world.processes.iter().any(|p| p.is_there()) {
+        world.outcome.set(Outcome::Good);
         return;
     }
-    process::pager().check();
-    let (charged, limit) = (process::member().charged(), process::member().limit());
-    if charged > limit + slack(limit) {
-        world.fail(&format!("{charged} pages are charged, of {limit}"));
+    if !world.calm.get() && world.programs().iter().all(|p| !p.lives.get()) {
+        world.be_calm();
     }
-}
-
-/// Pages over the limit that are allowed for a moment.
-fn slack(limit: u64) -> u64 {
-    256 + limit / 8
+    if world.switches.get().is_multiple_of(CHECKED) {
+        process::check();
+    }
 }

@@ -7,7 +7,7 @@
 
 use crate::chance::Rate;
 use crate::trace::What;
-use crate::world::{Key, MAX_TASKS, Outcome, Role, State, World};
+use crate::world::{Key, MAX_TASKS, Outcome, Role, SUPERVISOR, State, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, Yielder};
 use ebb_engine::locks;
@@ -97,6 +97,7 @@ struct Locks;
 impl ebb_engine::sync::simulated::Scheduler for Locks {
     fn before_lock(&self) {
         let scheduler = scheduler();
+        scheduler.world.locked.set(scheduler.world.locked.get() + 1);
         if scheduler.inside.get() && scheduler.world.strikes(scheduler.rates.get().lock) {
             scheduler.pause("lock");
         }
@@ -151,13 +152,24 @@ impl Scheduler {
     }
 
     /// A place for the first thread of a process that is about to be forked.
-    pub fn reserve(&self, process: u8) -> usize {
-        self.place(Role::Program, process)
+    pub fn reserve(&self, role: Role, process: u8) -> usize {
+        self.place(role, process)
+    }
+
+    /// This process of the host is another one of the simulation from now on.
+    pub fn become_process(&self, process: u8) {
+        self.process.set(process);
     }
 
     /// Starts a thread of this process; its number.
     pub fn spawn(&self, role: Role, run: impl FnOnce() + 'static) -> u32 {
         let index = self.place(role, self.process.get());
+        self.spawn_at(index, run);
+        self.world.tasks.0[index].id.get()
+    }
+
+    /// The same in a place that is reserved.
+    pub fn spawn_at(&self, index: usize, run: impl FnOnce() + 'static) {
         let stack = DefaultStack::new(STACK).expect("memory for a stack");
         let thread = Coroutine::with_stack(stack, move |yielder, ()| {
             scheduler().yielders[index].set(yielder);
@@ -169,7 +181,6 @@ impl Scheduler {
         if let Some(gone) = self.threads[index].replace(Some(thread)) {
             std::mem::forget(gone);
         }
-        self.world.tasks.0[index].id.get()
     }
 
     /// Gives the turn up, in a state.
@@ -280,7 +291,10 @@ impl Scheduler {
             if process != self.process.get() && !self.hand_to(process) {
                 return;
             }
-            self.resume();
+            // Unless the turn came back to let this process end.
+            if self.is_alive() {
+                self.resume();
+            }
         }
     }
 
@@ -289,6 +303,7 @@ impl Scheduler {
         let alive = self.is_alive();
         if !alive {
             self.at_end.get().iter().for_each(|end| end());
+            self.world.count_time();
             self.world.dying.set(std::process::id() as i32);
         }
         self.world.turn.store(process.into(), SeqCst);
@@ -309,6 +324,13 @@ impl Scheduler {
                 return false;
             }
             ebb_sys::futex::wait(&self.world.turn, turn, Some(PATIENCE), true);
+            let host = self.world.processes[turn as usize % (SUPERVISOR + 1)]
+                .host
+                .get();
+            if turn == self.world.turn.load(SeqCst) && host > 0 && !is_there(host) {
+                self.world.fail("a process of the host ended by itself");
+                self.world.end();
+            }
         }
         let dying = self.world.dying.take();
         while dying != 0 && is_there(dying) {
@@ -319,8 +341,7 @@ impl Scheduler {
 
     /// Whether this process lives in any way.
     fn is_alive(&self) -> bool {
-        let this = &self.world.processes[usize::from(self.process.get())];
-        this.lives.get() || this.served.get()
+        self.world.processes[usize::from(self.process.get())].is_there()
     }
 
     /// In a forked child, in the thread that forked: it is this process's from now on, in another place, and stands
@@ -369,7 +390,8 @@ impl Scheduler {
             // The thread that forked stood still in the child: nothing here runs before its turn.
             self.world.child_stands.store(1, SeqCst);
             futex_wake(&self.world.child_stands);
-            if self.await_turn() {
+            // Unless it was killed before.
+            if self.await_turn() && self.is_alive() {
                 self.resume();
             }
         }

@@ -51,7 +51,16 @@ pub struct SimThreads {
     pub counts: &'static [AtomicU32],
 }
 
+/// Nanoseconds between two looks at the clock. A thread that finds no victim looks often whether its time is over, and
+/// its other work takes no time here.
+const LOOK_AT_CLOCK: u64 = 2_000;
+
 const _: () = assert!(MAX_SHARED.is_power_of_two());
+
+/// A thread that sleeps is woken late, as on a busy machine. So those that wait for memory in vain do not try too often.
+fn late(time: Duration) -> Duration {
+    time * (1 + world().below(20)) as u32
+}
 
 fn key_of(event: Event) -> Key {
     match event {
@@ -94,11 +103,11 @@ fn name_of(call: Call) -> &'static str {
 impl Threads for SimThreads {
     fn now(&self) -> Time {
         let world = world();
-        world.now.set(world.now.get() + 50);
+        world.now.set(world.now.get() + LOOK_AT_CLOCK);
         Duration::from_nanos(world.now.get())
     }
     fn sleep(&self, time: Duration) {
-        scheduler().wait(Key::Never, Some(time));
+        scheduler().wait(Key::Never, Some(late(time)));
     }
     fn wait_word(&self, word: &AtomicU32, seen: u32, timeout: Option<Duration>) {
         scheduler().step("wait", [u64::from(seen), 0]);
@@ -118,7 +127,7 @@ impl Threads for SimThreads {
     ) -> u32 {
         scheduler().step("news", [u64::from(seen), 0]);
         let mut now = seen;
-        scheduler().looks(timeout, || {
+        scheduler().looks(late(timeout), || {
             now = wait(Duration::from_nanos(1));
             now != seen
         });
@@ -131,6 +140,9 @@ impl Threads for SimThreads {
         scheduler().wake(key_of(event), i32::MAX);
     }
     fn switch(&self, call: Call, about: [u64; 2]) {
+        if self.is_own_thread() && about[0] != 0 {
+            world().near.set(about[0] as usize);
+        }
         scheduler().step(name_of(call), about);
     }
     fn answered(&self, call: Call, answer: u64) {

@@ -6,12 +6,14 @@
 
 use crate::trace::{Event, RING, What, mixed, name};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Threads of all processes together.
 pub const MAX_TASKS: usize = 96;
-/// Processes.
+/// Processes of programs.
 pub const MAX_PROCESSES: usize = 8;
+/// The supervisor's process.
+pub const SUPERVISOR: usize = MAX_PROCESSES;
 /// Pages that several processes map, at most.
 pub const MAX_SHARED: usize = 1 << 18;
 /// Slots of all devices together.
@@ -47,6 +49,8 @@ pub enum Role {
     Service,
     /// The helper's first thread.
     Keeper,
+    /// The supervisor's thread.
+    Supervisor,
 }
 
 /// An event that threads wait for.
@@ -99,7 +103,11 @@ pub struct Process {
     pub served: Cell<bool>,
     /// Number of the host's process.
     pub host: Cell<i32>,
-    /// Whether a message of its end was said.
+    /// When its program ended.
+    pub ended: Cell<u64>,
+    /// The pager ended its program.
+    pub ended_by_pager: Cell<bool>,
+    /// It has said why.
     pub excused: Cell<bool>,
 }
 
@@ -135,6 +143,8 @@ pub struct World {
     pub progress: Cell<u64>,
     /// The thread that runs.
     pub current: Cell<usize>,
+    /// The address that a pager's last call is about, or was.
+    pub near: Cell<usize>,
     /// Faults are over: all has to end now.
     pub calm: Cell<bool>,
     /// The number of steps by which all has to have ended; 0: not yet known.
@@ -163,8 +173,12 @@ pub struct World {
     pub message_len: Cell<usize>,
     /// Descriptor of a file that the trace goes to, and one more.
     pub trace_to: Cell<i32>,
-    /// Processes.
-    pub processes: [Process; MAX_PROCESSES],
+    /// How often a process is killed, at a change of the thread that runs.
+    pub kill: Cell<u32>,
+    /// Processes that were killed.
+    pub killed: Cell<u32>,
+    /// Processes: those of programs, and the supervisor's.
+    pub processes: [Process; MAX_PROCESSES + 1],
     /// Threads.
     pub tasks: TaskList,
     /// The message.
@@ -175,6 +189,10 @@ pub struct World {
     pub next_shared: AtomicU32,
     /// Operations of devices.
     pub operations: AtomicU64,
+    /// Locks that were taken.
+    pub locked: Cell<u64>,
+    /// Nanoseconds of a processor that processes of the host took which have ended.
+    pub spent: AtomicU64,
 }
 
 /// Threads.
@@ -207,7 +225,28 @@ impl Default for Ring {
 // SAFETY: one thread of all processes runs at a time, and hands its turn on by an atomic word.
 unsafe impl Sync for World {}
 
+impl Process {
+    /// Whether its program or its helper lives.
+    pub fn is_there(&self) -> bool {
+        self.lives.get() || self.served.get()
+    }
+}
+
 impl World {
+    /// This process of the host is about to end: what it took of a processor counts. Nobody waits for it who would be
+    /// told.
+    pub fn count_time(&self) {
+        let clock = rustix::time::ClockId::ProcessCPUTime;
+        let time = rustix::time::clock_gettime(clock);
+        let nanoseconds = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        self.spent.fetch_add(nanoseconds, SeqCst);
+    }
+
+    /// Processes of programs.
+    pub fn programs(&self) -> &[Process] {
+        &self.processes[..MAX_PROCESSES]
+    }
+
     /// Notes an event of the thread that runs.
     pub fn note(&self, what: What, code: &'static str, about: [u64; 2]) {
         let thread = self.tasks.0[self.current.get()].id.get();
@@ -266,16 +305,24 @@ impl Shared {
     /// # Panics
     /// There is none.
     pub fn new() -> Self {
+        Self::with_slots(MAX_SLOTS)
+    }
+
+    /// The same, with so many slots.
+    ///
+    /// # Panics
+    /// As above.
+    pub fn with_slots(count: usize) -> Self {
         let world = shared(size_of::<World>()).cast::<World>();
         let counts = shared(MAX_SHARED * 4).cast::<AtomicU32>();
-        let slots = shared(MAX_SLOTS * 4096).cast::<Cell<[u8; 4096]>>();
+        let slots = shared(count * 4096).cast::<Cell<[u8; 4096]>>();
         // SAFETY: mapped for good, aligned to pages, zeros, and handed out once.
         unsafe {
             world.write(World::default());
             Self {
                 world: &*world,
                 counts: std::slice::from_raw_parts(counts, MAX_SHARED),
-                slots: std::slice::from_raw_parts(slots, MAX_SLOTS),
+                slots: std::slice::from_raw_parts(slots, count),
             }
         }
     }

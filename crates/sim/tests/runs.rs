@@ -2,11 +2,12 @@
 #![cfg(debug_assertions)]
 
 use ebb_sim::campaign::{Narrowed, run_once};
-use ebb_sim::plan::Plan;
+use ebb_sim::plan::{DevicePlan, Plan};
 use ebb_sim::world::Shared;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::AsRawFd;
+use std::time::Instant;
 
 fn whole(plan: &Plan) -> Narrowed {
     Narrowed {
@@ -45,4 +46,40 @@ fn a_run_is_a_function_of_its_seed() {
         last = first;
     }
     assert!(forks > 0, "no plan had forks");
+    a_tebibyte_of_swap();
+}
+
+/// A device of 1 TiB costs what one of 64 MiB costs, a page. A test of its own would be another thread.
+fn a_tebibyte_of_swap() {
+    const MIB: usize = 256;
+    let seconds = |mebibytes: usize| {
+        let shared: &'static Shared = Box::leak(Box::new(Shared::with_slots(mebibytes * MIB)));
+        let mut plan = Plan::of(1, false);
+        plan.codec = ebb_tree::Codec::None;
+        plan.devices = vec![DevicePlan {
+            slots: mebibytes * MIB,
+            latency: 0,
+            faults: String::new(),
+        }];
+        plan.mix.forks = 0;
+        plan.kill = 0;
+        let begin = Instant::now();
+        let report = run_once(shared, &plan, &whole(&plan), None);
+        assert_eq!(report.failure, None);
+        (
+            report.faults,
+            begin.elapsed().as_secs_f64() / report.faults as f64,
+        )
+    };
+    let ((few, small), (many, large)) = (seconds(64), seconds(1 << 20));
+    println!(
+        "64 MiB: {:.1} us a fault, 1 TiB: {:.1} us",
+        small * 1e6,
+        large * 1e6
+    );
+    assert!(few > 200 && many > 200, "{few} and {many} faults");
+    assert!(
+        large < 20.0 * small,
+        "{large} s a fault, and {small} s on a small device"
+    );
 }

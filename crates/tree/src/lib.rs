@@ -54,6 +54,8 @@ mod histogram;
 mod member;
 #[cfg(not(loom))]
 mod protocol;
+#[cfg(all(debug_assertions, not(loom)))]
+pub mod simulated;
 #[cfg(not(loom))]
 mod supervisor;
 #[cfg(not(loom))]

@@ -69,6 +69,8 @@ impl Member {
         net::send(connection, &protocol::ask(rows), SendFlags::NOSIGNAL)
             .map_err(JoinError::Connect)?;
         for _ in 0..STALE_ANSWERS {
+            #[cfg(debug_assertions)]
+            crate::simulated::wait_until_readable(connection);
             let (packet, fds) = protocol::receive(connection)?;
             let named = protocol::decode_devices(&packet)
                 .ok_or(JoinError::Protocol("an unknown packet for devices"))?;
@@ -160,6 +162,17 @@ impl Member {
         let (leases, _fd) = create_leases(clusters_of(slots))?;
         self.held.lock()[row] = Some((row as u64, leases));
         Ok(self.lender(row))
+    }
+
+    /// In a simulation: holds the leases of a device, in a row that the table does not tell of.
+    #[cfg(debug_assertions)]
+    pub fn hold(
+        &self,
+        row: usize,
+        device: crate::simulated::SimulatedDevice,
+    ) -> Option<Arc<dyn Lender>> {
+        self.held.lock()[row] = Some((row as u64, device.0));
+        self.lender(row)
     }
 
     /// The leases of the device held in a row. They follow this process's slot number: in a

@@ -98,6 +98,8 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         Err(e) => return Err(JoinError::Connect(e)),
     }
 
+    #[cfg(debug_assertions)]
+    crate::simulated::wait_until_readable(socket.as_fd());
     let (packet, fds) = protocol::receive(&socket)?;
     match JoinReply::decode(&packet) {
         Some(JoinReply::Welcome(slot)) => {

@@ -116,8 +116,9 @@ impl Supervisor {
     }
 
     /// The leases of all devices.
-    pub(super) fn each_leases(&self) -> impl Iterator<Item = Leases<'static>> + '_ {
-        self.rows.iter().flatten().map(|row| row.leases)
+    pub(crate) fn each_leases(&self) -> impl Iterator<Item = Leases<'static>> + '_ {
+        let rows = self.rows.iter().flatten().map(|row| row.leases);
+        rows.chain(self.without_files.iter().copied())
     }
 
     /// Sends a member the devices of some rows. One that gave up the tree's user may read what it has

@@ -126,12 +126,7 @@ impl Supervisor {
         self.correct_credit();
         let suspected = self.measurements.sharing.suspected();
         self.table.suspected.store(suspected.unwrap_or(-1), SeqCst);
-        if self.drifted
-            && let Some(drift) = self.table.drift()
-        {
-            self.table.charged.0.fetch_sub(drift, SeqCst);
-            self.drifted = false;
-        }
+        self.correct_drift();
         let above = self.reduce_budget();
         let room = self.apply_limit(above);
 
@@ -157,6 +152,31 @@ impl Supervisor {
         let moving = self.has_removals() || self.reduction.is_some();
         let slowest = if moving { CHECK_INTERVAL } else { SLOWEST };
         self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
+    }
+
+    /// A death may have left the sum of charges too large.
+    fn correct_drift(&mut self) {
+        if self.drifted
+            && let Some(drift) = self.table.drift()
+        {
+            self.table.charged.0.fetch_sub(drift, SeqCst);
+            self.drifted = false;
+        }
+    }
+
+    /// In a simulation: what has come, and a tick in which nothing is measured.
+    ///
+    /// # Errors
+    /// Those of the event queue; none is expected.
+    #[cfg(debug_assertions)]
+    pub fn simulated_turn(&mut self) -> std::io::Result<()> {
+        self.handle_events(Duration::ZERO)?;
+        self.check_slots();
+        self.correct_drift();
+        let above = self.reduce_budget();
+        self.write_limit(0);
+        self.apply_limit(above);
+        Ok(())
     }
 
     fn someone_shares(&self) -> bool {

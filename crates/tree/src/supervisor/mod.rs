@@ -38,6 +38,7 @@ mod stats;
 
 use crate::guard::{Guard, Launcher};
 use crate::histogram::{Histogram, Summary};
+use crate::lease::Leases;
 use crate::protocol;
 use crate::table::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
@@ -156,6 +157,8 @@ pub struct Supervisor {
     /// Children of members that became another user can be served.
     serves_other_users: bool,
     rows: [Option<TreeDevice>; MAX_DEVICES],
+    /// Leases of devices without a file: those of a simulation.
+    pub(crate) without_files: Vec<Leases<'static>>,
     /// The number of the next device.
     next_serial: u64,
     open: Option<Opener>,
@@ -287,6 +290,7 @@ impl Supervisor {
             table_fd,
             serves_other_users,
             rows: [const { None }; MAX_DEVICES],
+            without_files: Vec::new(),
             next_serial: 1,
             open: setup.open,
             control,
@@ -348,13 +352,22 @@ impl Supervisor {
     /// # Errors
     /// Those of the event queue; none is expected.
     pub fn step(&mut self, timeout: Duration) -> io::Result<()> {
+        // The queue counts in milliseconds: round up, or the last one is spent spinning.
+        let wait = timeout.min(self.due_in());
+        let wait = Duration::from_millis(wait.as_nanos().div_ceil(1_000_000) as u64);
+        self.handle_events(wait)?;
+        if Instant::now() >= self.due {
+            self.tick();
+        }
+        Ok(())
+    }
+
+    /// Waits for something to do, and does it.
+    pub(crate) fn handle_events(&mut self, wait: Duration) -> io::Result<()> {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: Token::MainChild.pack(),
         }; 64];
-        // The queue counts in milliseconds: round up, or the last one is spent spinning.
-        let wait = timeout.min(self.due_in());
-        let wait = Duration::from_millis(wait.as_nanos().div_ceil(1_000_000) as u64);
         let wait = wait.try_into().map_err(|_| Errno::INVAL)?;
         let count = match epoll::wait(&self.epoll, &mut events[..], Some(&wait)) {
             Ok(count) => count,
@@ -373,9 +386,6 @@ impl Supervisor {
                 Token::OrphanMemory(n) => self.serve_orphan_memory(n),
                 Token::MainChild => {}
             }
-        }
-        if Instant::now() >= self.due {
-            self.tick();
         }
         Ok(())
     }

@@ -1,0 +1,61 @@
+//! The cost of a page where there is much of something: addresses, reserved addresses, mappings, threads. The same pages
+//! in one mapping are the other side. `--nocapture` shows the table.
+
+mod common;
+
+use common::{Managed, Under, c_program, cannot_page, free};
+use ebb_harness::MIB;
+use ebb_harness::job::Job;
+use std::ffi::OsStr;
+use std::time::Duration;
+
+/// 234 MiB; with as many mappings a process has nearly as many as it can have.
+const PAGES: u64 = 60_000;
+const BUDGET: u64 = 120 * MIB;
+
+fn run(kind: &str) -> Managed {
+    let (program, pages) = (c_program("scale"), PAGES.to_string());
+    let argv = [program.as_os_str(), OsStr::new(kind), OsStr::new(&pages)];
+    let job = Job::new(argv).time_limit(Duration::from_secs(300));
+    let alone = free(&job, kind);
+    let managed = Under::budget(BUDGET).run(&job);
+    managed.assert_same(&alone, kind);
+    managed.assert_paged_within_budget(kind);
+    managed
+}
+
+/// Millionths of a processor's second, and page faults that were served.
+fn cost_of_a_page(run: &Managed) -> (f64, f64) {
+    let time = (run.run.user + run.run.system) * 1e6;
+    let faults = run.stats["faults"].as_u64().expect("a number of faults");
+    (time / PAGES as f64, faults as f64 / PAGES as f64)
+}
+
+/// Bounds are some times what was measured on a busy machine: a cost that grows with how much there is of something is
+/// far above them.
+#[test]
+fn a_page_costs_what_it_costs_with_few() {
+    if cannot_page() {
+        return;
+    }
+    // A fault brings a run at best, and a page at worst: each is looked at twice.
+    let kinds = [
+        ("sparse", 8.0, 1.5),
+        ("reserved", 6.0, 1.0),
+        ("mappings", 30.0, 2.5),
+        ("threads", 50.0, 4.0),
+    ];
+    let (dense, _) = cost_of_a_page(&run("dense"));
+    println!("| pages | microseconds a page | faults a page |\n|---|---|---|");
+    println!("| dense | {dense:.1} | |");
+    for (kind, most_times, most_faults) in kinds {
+        let (time, faults) = cost_of_a_page(&run(kind));
+        println!("| {kind} | {time:.1} | {faults:.2} |");
+        let most = most_times * dense;
+        assert!(
+            time < most,
+            "{kind}: {time:.1} us a page, at most {most:.1}"
+        );
+        assert!(faults < most_faults, "{kind}: {faults:.2} faults a page");
+    }
+}
