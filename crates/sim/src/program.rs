@@ -111,7 +111,9 @@ fn rest(time: Duration) {
 
 /// Whether a page is in memory.
 fn is_there(at: usize) -> bool {
-    pager().kernel().tables(|tables| tables.pages.contains_key(&at))
+    pager()
+        .kernel()
+        .tables(|tables| tables.pages.contains_key(&at))
 }
 
 /// What a thread may find at an address.
