@@ -61,8 +61,11 @@ impl Ask {
             return Err(AskError::TooLong);
         }
         let connection = find(pid)?;
-        net::send(&connection, &packet, SendFlags::NOSIGNAL).map_err(AskError::Broken)?;
-        Ok(Self(connection))
+        match net::send(&connection, &packet, SendFlags::NOSIGNAL) {
+            // Refused already: the reason waits to be read.
+            Ok(_) | Err(Errno::PIPE) => Ok(Self(connection)),
+            Err(errno) => Err(AskError::Broken(errno)),
+        }
     }
 
     /// Waits for the next reply.
