@@ -1,8 +1,8 @@
 //! Requests to the supervisor of a running tree.
 
-use anyhow::{Context, Result};
+use crate::progress::Progress;
+use anyhow::{Context, Result, bail};
 use ebb_tree::{Ask, Reply, Request, StatsShown};
-use std::io::{IsTerminal, stderr};
 
 /// Asks, shows progress on standard error, and returns the answer.
 ///
@@ -10,23 +10,14 @@ use std::io::{IsTerminal, stderr};
 /// The process belongs to no tree, or the supervisor refused, with the reason.
 pub fn ask(pid: u32, request: &Request) -> Result<String> {
     let mut ask = Ask::send(pid, request)?;
-    let live = stderr().is_terminal();
-    let mut shown = false;
-    let done = loop {
+    let mut progress = Progress::new();
+    loop {
         match ask.reply()? {
-            Reply::Progress(text) if live => {
-                eprint!("\r\x1b[K{text}");
-                shown = true;
-            }
-            Reply::Progress(text) => eprintln!("{text}"),
-            Reply::Done(text) => break Ok(text),
-            Reply::Failed(why) => break Err(why),
+            Reply::Progress(text) => progress.show(&text),
+            Reply::Done(text) => return Ok(text),
+            Reply::Failed(why) => bail!("{why}"),
         }
-    };
-    if shown {
-        eprint!("\r\x1b[K");
     }
-    done.map_err(anyhow::Error::msg)
 }
 
 /// The figures of the tree that a process is in.

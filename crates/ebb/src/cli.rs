@@ -56,6 +56,7 @@ pub enum Verb {
     /// Show or change the limits of a program that runs
     Limit(LimitArgs),
     /// Watch the programs that run under `ebb run`
+    #[command(after_help = crate::top::WORDS)]
     Top(TopArgs),
     /// Show what a program that runs uses, its faults, and how long it waited for them
     Stats(StatsArgs),
@@ -283,7 +284,7 @@ pub struct StatsArgs {
 /// Options of `ebb top`.
 #[derive(Args)]
 pub struct TopArgs {
-    /// The `ebb run`, or any process under it; the only one of yours if it is left out
+    /// The `ebb run`, or any process under it; if it is left out, the only one of yours, or a list to choose from
     #[arg(value_name = "PID")]
     pub pid: Option<u32>,
 

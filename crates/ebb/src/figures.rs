@@ -83,7 +83,17 @@ fn show(out: &mut impl Write, stats: &StatsShown) -> Result<()> {
         paging(stats.paged)
     )?;
     writeln!(out, "peak     {}", human(stats.peak_bytes))?;
-    writeln!(out, "pool     {}", human(stats.pool_bytes))?;
+    let (data, compressed) = (
+        human(stats.pool.data_bytes),
+        human(stats.pool.compressed_bytes),
+    );
+    writeln!(
+        out,
+        "pool     {}; {data} of pages, compressed to {compressed}",
+        human(stats.pool_bytes)
+    )?;
+    let (some, full) = stats.pressure_ns();
+    writeln!(out, "waited   some {}, full {}", time(some), time(full))?;
     for device in &stats.devices {
         let (used, size) = (human(device.used_bytes), human(device.size_bytes));
         writeln!(out, "device   {used} of {size}  {}", device.path)?;

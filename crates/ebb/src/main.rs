@@ -30,6 +30,7 @@ mod library;
 mod limit;
 mod metrics;
 mod program;
+mod progress;
 mod run;
 mod setup;
 mod stats;

@@ -7,9 +7,10 @@
 
 use crate::ask;
 use anyhow::{Context, Result, anyhow, bail};
-use ebb_tree::{DeviceShown, StatsShown};
+use ebb_tree::{BOUNDS_NS, DeviceShown, FaultsShown, StatsShown};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -52,22 +53,28 @@ impl Collector for Figures {
         for (way, faults) in &stats.fault_latency {
             put(&mut of, &[("way", way)], &ConstCounter::new(faults.count))?;
         }
-        const WAITED: &str = "Time that threads waited for pages";
-        let name = "ebb_pressure_memory_waiting";
-        let of = encoder.encode_descriptor(name, WAITED, seconds, counter)?;
-        ConstCounter::new(stats.waited_ns() as f64 / SECOND).encode(of)?;
-        const DURATION: &str = "Time to serve a fault, at quantiles since the start";
-        let mut of = encoder.encode_descriptor("ebb_fault_duration", DURATION, seconds, gauge)?;
-        for (way, f) in &stats.fault_latency {
-            for (quantile, ns) in [
-                ("0.5", f.p50_ns),
-                ("0.99", f.p99_ns),
-                ("0.999", f.p999_ns),
-                ("1", f.max_ns),
-            ] {
-                let labels = [("way", way.as_str()), ("quantile", quantile)];
-                put(&mut of, &labels, &ConstGauge::new(ns as f64 / SECOND))?;
-            }
+        const SOME: &str = "Time in which threads of a process waited for a page, of all processes";
+        const FULL: &str = "The part of it in which no thread of that process ran";
+        let (some, full) = stats.pressure_ns();
+        for (name, help, ns) in [
+            ("ebb_pressure_memory_waiting", SOME, some),
+            ("ebb_pressure_memory_stalled", FULL, full),
+        ] {
+            let of = encoder.encode_descriptor(name, help, seconds, counter)?;
+            ConstCounter::new(ns as f64 / SECOND).encode(of)?;
+        }
+        const DURATION: &str = "Time to serve a fault";
+        let kind = MetricType::Histogram;
+        let mut of = encoder.encode_descriptor("ebb_fault_duration", DURATION, seconds, kind)?;
+        for (way, faults) in &stats.fault_latency {
+            let labels = [("way", way.as_str())];
+            let mut of = of.encode_family(&labels)?;
+            of.encode_histogram::<NoLabelSet>(
+                faults.sum_ns as f64 / SECOND,
+                faults.counts.iter().sum(),
+                &buckets(faults),
+                None,
+            )?;
         }
         let used: fn(&DeviceShown) -> u64 = |device| device.used_bytes;
         let size: fn(&DeviceShown) -> u64 = |device| device.size_bytes;
@@ -84,6 +91,12 @@ impl Collector for Figures {
         }
         encode_counts(stats, encoder)
     }
+}
+
+/// The buckets of a histogram: bound in seconds, and count. The library adds them up.
+fn buckets(faults: &FaultsShown) -> Vec<(f64, u64)> {
+    let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / SECOND);
+    bounds.chain([f64::INFINITY]).zip(faults.counts).collect()
 }
 
 /// Processes, and the counters with the kernel's names.

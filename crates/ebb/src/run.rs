@@ -4,6 +4,7 @@ use crate::cli::RunArgs;
 use crate::library::Library;
 use crate::metrics::Listener;
 use crate::program::{self, Kind, NotExecutable, Program};
+use crate::progress::Progress;
 use crate::stats::{self, StatsFile};
 use crate::wait::{self, Running};
 use crate::wrap::Wrap;
@@ -90,7 +91,7 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     };
     // Some of a dead program's messages may still be on their way.
     supervisor.turn()?;
-    supervisor.wait_for_helpers(HELPERS)?;
+    await_helpers(&mut supervisor)?;
     report(&supervisor);
     summarize(&args, &supervisor);
     if supervisor.has_processes() && daemon::split() == Ok(Side::Background) {
@@ -98,6 +99,20 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
         report(&supervisor);
     }
     Ok(end.status().into())
+}
+
+/// Waits until the memory of ended programs is given back, and says so where that takes a while.
+fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
+    let mut progress = Progress::new();
+    let mut told = 0;
+    supervisor.wait_for_helpers(HELPERS, |helpers, waited| {
+        if waited.as_secs() > told {
+            told = waited.as_secs();
+            progress.show(&format!(
+                "the program has ended; the memory of {helpers} processes is given back, for {told} s so far"
+            ));
+        }
+    })
 }
 
 /// Says what the programs had, where somebody reads it.
@@ -124,7 +139,7 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
         supervisor.step(Duration::from_secs(1))?;
         running.pass_on_to_all(supervisor);
     }
-    supervisor.wait_for_helpers(HELPERS)?;
+    supervisor.wait_for_helpers(HELPERS, |_, _| ())?;
     Ok(())
 }
 

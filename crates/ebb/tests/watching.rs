@@ -6,7 +6,9 @@ use common::tree::Tree;
 use common::{cannot_page, ebb};
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Runs `ebb` with a time limit.
@@ -52,10 +54,27 @@ fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
         "{stats}"
     );
 
+    let counters = &stats["counters"];
+    let (some, full) = (
+        number(&counters["psi_some_ns"]),
+        number(&counters["psi_full_ns"]),
+    );
+    assert!(some > 0 && full <= some, "{stats}");
+    let ways = latency.values();
+    for way in ways {
+        let counts = way["counts"].as_array().unwrap();
+        assert_eq!(
+            counts.iter().map(number).sum::<u64>(),
+            number(&way["count"]),
+            "{stats}"
+        );
+    }
+
     let shown = text(&asked(&["stats", &tree.pid]).stdout);
     assert!(shown.contains("of 40M in use; it pages"), "{shown}");
     let metrics = asked(&["stats", &tree.pid, "--prometheus"]);
     check_openmetrics(&text(&metrics.stdout));
+    check_histograms(&text(&metrics.stdout));
 
     let lines = Command::new("timeout")
         .args(["2"])
@@ -101,18 +120,28 @@ fn check_openmetrics(metrics: &str) {
         value.parse::<f64>().unwrap_or_else(|_| panic!("{line}"));
         assert!(seen.insert(series), "{series} twice");
         let name = series.split('{').next().unwrap();
-        let family = name.strip_suffix("_total").unwrap_or(name);
-        let kind = kinds
-            .get(family)
-            .unwrap_or_else(|| panic!("{name} is not described"));
-        assert_eq!(name.ends_with("_total"), *kind == "counter", "{line}");
+        let suffixes = ["_total", "_bucket", "_count", "_sum"];
+        let family = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+        let kind = family
+            .and_then(|family| kinds.get(family))
+            .or(kinds.get(name));
+        let kind = kind.unwrap_or_else(|| panic!("{name} is not described"));
+        let suffix = suffixes.iter().position(|suffix| name.ends_with(suffix));
+        let fits = match *kind {
+            "counter" => suffix == Some(0),
+            "histogram" => suffix.is_some_and(|suffix| suffix > 0),
+            _ => suffix.is_none(),
+        };
+        assert!(fits, "{line}");
     }
     for series in [
         "ebb_memory_bytes{kind=\"budget\"} 41943040",
         "ebb_memory_bytes{kind=\"pool\"} ",
         "ebb_faults_total{way=\"device\"} ",
-        "ebb_fault_duration_seconds{way=\"device\",quantile=\"0.99\"} ",
+        "ebb_fault_duration_seconds_bucket{le=\"+Inf\",way=\"device\"} ",
+        "ebb_fault_duration_seconds_sum{way=\"device\"} ",
         "ebb_pressure_memory_waiting_seconds_total ",
+        "ebb_pressure_memory_stalled_seconds_total ",
         "ebb_swap_device_used_bytes{device=",
         "ebb_processes ",
     ] {
@@ -120,6 +149,38 @@ fn check_openmetrics(metrics: &str) {
             metrics.lines().any(|line| line.starts_with(series)),
             "{series}:\n{metrics}"
         );
+    }
+}
+
+/// Buckets of a histogram rise with their bounds, up to the count.
+fn check_histograms(metrics: &str) {
+    let mut last: std::collections::HashMap<String, (f64, u64)> = Default::default();
+    for line in metrics.lines() {
+        let Some((series, value)) = line.rsplit_once(' ') else {
+            continue;
+        };
+        let label = |name: &str| {
+            let (_, rest) = series.split_once(&format!("{name}=\""))?;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        let Some(way) = label("way") else { continue };
+        if series.starts_with("ebb_fault_duration_seconds_bucket") {
+            let bound: f64 = label("le").unwrap().replace("+Inf", "inf").parse().unwrap();
+            let count: u64 = value.parse().unwrap();
+            let before = last.insert(way, (bound, count)).unwrap_or_default();
+            assert!(bound > before.0 && count >= before.1, "{line}");
+        }
+    }
+    assert_eq!(last.len(), 4, "{metrics}");
+    for (way, (bound, count)) in last {
+        assert!(bound.is_infinite());
+        for counted in ["ebb_faults_total", "ebb_fault_duration_seconds_count"] {
+            let line = format!("{counted}{{way=\"{way}\"}} {count}");
+            assert!(
+                metrics.lines().any(|have| have == line),
+                "{line}:\n{metrics}"
+            );
+        }
     }
 }
 
@@ -139,6 +200,17 @@ fn top_once_recorded_and_replayed() {
         "{screen}"
     );
     assert!(screen.contains("device  ["), "{screen}");
+    // Members say how full their clusters are once somebody looks, each in its next turn.
+    let start = Instant::now();
+    loop {
+        let screen = text(&asked(&["top", &tree.pid, "--once"]).stdout);
+        let map = screen.lines().find(|line| line.starts_with("map     ["));
+        let map = map.unwrap_or_else(|| panic!("{screen}"));
+        if map.contains(['+', '#', ':', '|']) && map.contains('.') {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "{screen}");
+    }
     let replayed = text(&asked(&["top", "--replay", path, "--once"]).stdout);
     assert!(replayed.contains("of 40M"), "{replayed}");
     let json = asked(&["top", &tree.pid, "--json"]);
@@ -156,51 +228,197 @@ fn top_once_recorded_and_replayed() {
     );
 }
 
-/// A real terminal: keys reach it, and it is left as it was.
+/// A real terminal of 80 by 24, in which a shell command runs.
+struct Terminal(String);
+
+impl Terminal {
+    fn run(command: &str) -> Self {
+        static TERMINALS: AtomicU32 = AtomicU32::new(0);
+        let number = TERMINALS.fetch_add(1, SeqCst);
+        let terminal = Self(format!("ebb-top-{}-{number}", std::process::id()));
+        let command = format!("{command}; echo ended $?; sleep 60");
+        terminal.tmux(&["new-session", "-d", "-x", "80", "-y", "24", &command]);
+        terminal
+    }
+
+    fn tmux(&self, args: &[&str]) -> String {
+        let mut command = Command::new("timeout");
+        command.args(["-k1", "20", "tmux", "-L", &self.0, "-f", "/dev/null"]);
+        text(&command.args(args).output().unwrap().stdout)
+    }
+
+    fn key(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    /// The screen, once it has this.
+    fn until(&self, what: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let screen = self.tmux(&["capture-pane", "-p"]);
+            if screen.contains(what) {
+                return screen;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "no {what:?}:\n{screen}"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+/// Keys reach it, and it is left as it was.
 #[test]
 fn top_in_a_terminal() {
     if cannot_page() || common::lacks("tmux") {
         return;
     }
+    let (tree, other) = (tree(), tree());
+    let ebb = ebb().display().to_string();
+    let terminal = Terminal::run(&format!("NO_COLOR=1 {ebb} top {}", tree.pid));
+    let screen = terminal.until("sort: faults");
+    for part in ["resident", "WAITED", "some", "full", "map     ["] {
+        assert!(screen.contains(part), "{part}:\n{screen}");
+    }
+    terminal.key("s");
+    terminal.until("sort: memory");
+    terminal.key("?");
+    terminal.until("the part of it in which no thread");
+    terminal.key("?");
+    // The list has the trees of this user, and there are two at least.
+    terminal.key("t");
+    let list = terminal.until("Enter show");
+    assert!(list.contains("trees") && list.contains("COMMAND"), "{list}");
+    terminal.key("q");
+    terminal.until("ended 0");
+    let terminal = Terminal::run(&format!("NO_COLOR=1 {ebb} top"));
+    terminal.until("Enter show");
+    terminal.key("j");
+    terminal.key("Enter");
+    terminal.until("sort: faults");
+    terminal.key("q");
+    terminal.until("ended 0");
+    drop(other);
+}
+
+/// A device that takes half a second to empty: how far it is stands on a terminal, and is gone at the end.
+#[test]
+fn a_long_drain_says_how_far_it_is() {
+    if cannot_page() || common::lacks("tmux") {
+        return;
+    }
+    let tree = Tree::start_with("40M", &["a", "b"], "fork", &["--pool", "none"]);
+    tree.until_used(0, 16);
+    let (ebb, device) = (ebb().display(), tree.path("a"));
+    let terminal = Terminal::run(&format!("{ebb} swap off {device} {}", tree.pid));
+    let screen = terminal.until("moved ");
+    assert!(screen.contains(" MiB"), "{screen}");
+    let screen = terminal.until("ended 0");
+    assert!(!screen.contains("moved "), "{screen}");
+    assert!(screen.contains("is not in use any more"), "{screen}");
+}
+
+/// Processor time of a process and of the helpers that it started, in nanoseconds.
+fn processor_time(supervisor: &str) -> u64 {
+    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
+    let children = children.unwrap();
+    let helpers = children.split_whitespace().filter(|pid| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "ebb-helper\n")
+    });
+    let of = |pid: &str| -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        let ran = tasks.map(|task| {
+            let words = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            words
+                .split(' ')
+                .next()
+                .and_then(|ns| ns.parse().ok())
+                .unwrap_or(0u64)
+        });
+        ran.sum()
+    };
+    of(supervisor) + helpers.map(of).sum::<u64>()
+}
+
+/// `ebb top` asks once a second. Asked a hundred times as often, supervisor and helpers may take half of a processor
+/// more: half a percent.
+#[test]
+fn top_costs_its_tree_little() {
+    if cannot_page() {
+        return;
+    }
+    const SHARE: f64 = 0.005;
     let tree = tree();
-    let socket = format!("ebb-top-{}", std::process::id());
-    let tmux = |args: &[&str]| {
+    let supervisor = tree.supervisor();
+    let took = |during: &mut dyn FnMut()| {
+        let before = processor_time(&supervisor);
+        during();
+        processor_time(&supervisor).saturating_sub(before)
+    };
+    // Both have other work meanwhile: a machine that is busy with something else shows that in both.
+    let quiet = took(&mut || std::thread::sleep(Duration::from_secs(3)));
+    let mut asked = 0;
+    let watched = took(&mut || {
+        let mut watch = Command::new("timeout");
+        watch.arg("3").arg(ebb());
+        let lines = watch
+            .args(["stats", &tree.pid, "--json", "--watch", "10ms"])
+            .output()
+            .unwrap();
+        asked = text(&lines.stdout).lines().count() as u64;
+    });
+    assert!(asked > 20, "{asked}");
+    let each = watched.saturating_sub(quiet) as f64 / asked as f64 / 1e9;
+    println!("{:.3}% of a processor, by {asked} requests", each * 100.0);
+    assert!(each < SHARE, "{watched} ns for {asked}, {quiet} ns without");
+}
+
+/// Another user's tree is neither shown nor listed, and the next step is named.
+#[test]
+fn a_tree_of_another_user() {
+    if cannot_page() || common::lacks("setpriv") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    let tree = tree();
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = dir.path().join("ebb");
+    fs::copy(ebb(), &copy).unwrap();
+    let pid = tree.pid.as_str();
+    for (args, says) in [
+        (&["stats", pid][..], "not of user 65534: act as user 0"),
+        (&["top", pid, "--once"], "not of user 65534: act as user 0"),
+        (&["limit", pid], "not of user 65534: act as user 0"),
+        (&["swap", "show", pid], "not of user 65534: act as user 0"),
+        (&["top", "--once"], "no `ebb run` of yours runs: start one"),
+    ] {
         let mut command = Command::new("timeout");
-        command.args(["-k1", "20", "tmux", "-L", &socket, "-f", "/dev/null"]);
-        text(&command.args(args).output().unwrap().stdout)
-    };
-    let until = |what: &str| {
-        let start = Instant::now();
-        loop {
-            let screen = tmux(&["capture-pane", "-p"]);
-            if screen.contains(what) {
-                return screen;
-            }
-            if start.elapsed() > Duration::from_secs(30) {
-                tmux(&["kill-server"]);
-                panic!("no {what:?}:\n{screen}");
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    };
-    let command = format!(
-        "NO_COLOR=1 {} top {}; echo ended $?; sleep 60",
-        ebb().display(),
-        tree.pid
-    );
-    tmux(&["new-session", "-d", "-x", "80", "-y", "24", &command]);
-    let screen = until("sort: faults");
-    assert!(
-        screen.contains("resident") && screen.contains("WAITED"),
-        "{screen}"
-    );
-    tmux(&["send-keys", "s"]);
-    until("sort: memory");
-    tmux(&["send-keys", "?"]);
-    until("keys and words");
-    tmux(&["send-keys", "q"]);
-    until("ended 0");
-    tmux(&["kill-server"]);
+        command.args([
+            "-k1",
+            "60",
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+        ]);
+        let output = command.arg(&copy).args(args).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
+        assert!(
+            said.contains(says) && said.lines().count() == 1,
+            "{args:?}: {said}"
+        );
+    }
 }
 
 #[test]
@@ -303,6 +521,63 @@ fn a_summary_says_what_the_programs_had() {
     for options in [&["--summary=off"][..], &[]] {
         assert_eq!(run(options, HOLDS), "", "standard error is no terminal");
     }
+}
+
+/// Pages touched at random, so that what a budget would spare can be told; and it is seen whether it does.
+#[test]
+fn the_summary_says_what_more_memory_would_have_spared() {
+    if cannot_page() {
+        return;
+    }
+    // Each load from the device takes 100 us at least, so that threads wait long enough on any machine.
+    let script = "import os, random
+random.seed(1)
+kept = bytearray(64 << 20)
+for at in range(0, len(kept), 4096): kept[at:at + 64] = os.urandom(64)
+for _ in range(40_000): kept[random.randrange(len(kept) >> 12) << 12] ^= 1";
+    let said = |memory: &str| {
+        let mut command = Command::new("timeout");
+        command.args(["-k1", "200"]).arg(ebb());
+        command.args([
+            "run",
+            "-m",
+            memory,
+            "--summary",
+            "--pool",
+            "none",
+            "python3",
+            "-c",
+            script,
+        ]);
+        let output = command
+            .env("EBB_FAULTS", "delay=1/1:100us")
+            .output()
+            .unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        println!("{said}");
+        said
+    };
+    // Of "9.25 s", "about 2 s", "less than 1 s" and "350.1 ms".
+    let seconds = |time: &str| {
+        let number = time.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let number: f64 = number.split(' ').next().unwrap().parse().unwrap();
+        if time.contains("ms") || time.contains("less") {
+            0.0
+        } else {
+            number
+        }
+    };
+    let before = said("40M");
+    let (_, advice) = before.split_once("with --memory ").expect(&before);
+    let (budget, advice) = advice.split_once(" they would have waited ").unwrap();
+    let (estimated, waited) = advice.split_once("instead of").unwrap();
+    let (estimated, waited) = (seconds(estimated), seconds(waited));
+    assert!(waited >= 1.0 && estimated <= waited / 4.0 + 1.0, "{before}");
+    let after = said(budget);
+    let (_, measured) = after.split_once("threads waited ").expect(&after);
+    let measured = seconds(measured.lines().next().unwrap());
+    assert!(measured <= estimated + waited / 4.0, "{before}\n{after}");
 }
 
 #[test]

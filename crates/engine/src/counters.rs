@@ -132,6 +132,10 @@ counters! {
     stall,
     /// Times that the system had no page for this process, although the budget had room.
     page_refused,
+    /// Nanoseconds in which threads of the process waited for a page: at least one, by a process.
+    psi_some_ns,
+    /// The part of them in which no thread of the process ran.
+    psi_full_ns,
     /// Pages that were not as the page map said: there, or gone, by something that went round libc.
     map_disagrees,
 }

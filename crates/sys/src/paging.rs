@@ -107,6 +107,10 @@ pub trait Kernel: Sync + Sized + 'static {
     fn watch_program(&self) -> Result<(), Errno>;
     /// The program's number.
     fn program(&self) -> u32;
+    /// Processor time that the program's threads have used; none: it is not known.
+    fn program_time(&self) -> Option<Duration> {
+        None
+    }
     /// A descriptor of the program, once it is watched, for the supervisor.
     fn program_pidfd(&self) -> Option<BorrowedFd<'static>>;
     /// A word that changes when the program ends, and its value while it lives; none: nobody tells.
@@ -439,6 +443,9 @@ impl Kernel for SystemKernel {
     }
     fn program(&self) -> u32 {
         program::pid()
+    }
+    fn program_time(&self) -> Option<Duration> {
+        program::time()
     }
     fn program_pidfd(&self) -> Option<BorrowedFd<'static>> {
         program::pidfd()

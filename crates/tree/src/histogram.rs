@@ -14,6 +14,18 @@ const STEP_BITS: u32 = STEPS.trailing_zeros();
 const TOP_BIT: u32 = 40;
 const BUCKETS: usize = ((TOP_BIT - STEP_BITS + 1) as u64 * STEPS) as usize;
 
+/// Bounds of the coarse histogram that people and programs are shown: about 1 us, and its powers of two up to about
+/// 8 s. Each is the end of a bucket, so that the counts are exact.
+pub const BOUNDS_NS: [u64; 24] = {
+    let mut bounds = [0; 24];
+    let mut at = 0;
+    while at < bounds.len() {
+        bounds[at] = (1024 << at) - 1;
+        at += 1;
+    }
+    bounds
+};
+
 /// Counts of durations, in nanoseconds. `repr(C)`, all zeros is an empty one.
 #[repr(C)]
 pub struct Histogram {
@@ -82,6 +94,17 @@ impl Histogram {
         self.sum.fetch_add(other.sum(), Relaxed);
     }
 
+    /// How many durations were no longer than each of [`BOUNDS_NS`] and longer than the one before; last, those
+    /// longer than all.
+    pub fn counts(&self) -> [u64; BOUNDS_NS.len() + 1] {
+        let mut counts = [0u64; BOUNDS_NS.len() + 1];
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            let place = BOUNDS_NS.partition_point(|bound| *bound < upper(at));
+            counts[place] = counts[place].saturating_add(bucket.load(Relaxed));
+        }
+        counts
+    }
+
     /// The sum of all durations.
     pub fn sum(&self) -> u64 {
         self.sum.load(Relaxed)
@@ -105,6 +128,7 @@ impl Histogram {
                 .map_or(0, |bucket| upper(bucket).min(max))
         };
         Summary {
+            counts: self.counts(),
             count,
             sum: self.sum(),
             p50: at(500),
@@ -118,6 +142,8 @@ impl Histogram {
 /// A histogram in a few numbers; durations in nanoseconds, exact to 1/16 above, `max` exactly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
+    /// As [`Histogram::counts`].
+    pub counts: [u64; BOUNDS_NS.len() + 1],
     /// Durations recorded.
     pub count: u64,
     /// Their sum, exactly.
@@ -178,6 +204,11 @@ mod tests {
             prop_assert_eq!(got.count, values.len() as u64);
             prop_assert_eq!(got.max, *values.last().unwrap());
             prop_assert_eq!(got.sum, values.iter().sum::<u64>());
+            for (at, bound) in BOUNDS_NS.iter().enumerate() {
+                let exact = values.iter().filter(|value| *value <= bound).count() as u64;
+                prop_assert_eq!(got.counts[..=at].iter().sum::<u64>(), exact);
+            }
+            prop_assert_eq!(got.counts.iter().sum::<u64>(), got.count);
             for (got, permille) in [(got.p50, 500), (got.p99, 990), (got.p999, 999)] {
                 let exact = percentile(&values, permille);
                 prop_assert!(got >= exact && got <= exact + exact / STEPS,

@@ -29,7 +29,7 @@
 //!   it back: of who was killed meanwhile, it lives until then, and costs the others what they kept ready.
 //!
 //! # Layout
-//! One word for the owner of each cluster, and for each process slot a row of one bit a
+//! One word for the owner of each cluster, one for how full it is, and for each process slot a row of one bit a
 //! cluster. Rows of processes that inherited nothing are never touched, so they cost no
 //! memory; `reading` says which rows to look at.
 //!
@@ -72,6 +72,8 @@ pub(crate) struct Leases<'a> {
     pub header: &'a LeaseHeader,
     /// 0: free; slot + 1: owned.
     pub owner: &'a [AtomicU32],
+    /// Slots in use, by the owner's word when it was last asked for the map.
+    pub fill: &'a [AtomicU32],
     /// Row after row, `row_words(clusters)` each.
     pub rows: &'a [AtomicU64],
 }
@@ -136,6 +138,7 @@ impl<'a> Leases<'a> {
                         .compare_exchange(start as u32, next, Relaxed, Relaxed);
             }
             self.take_free(1);
+            self.fill[c].store(0, Relaxed);
             return Some(c);
         }
         seen.store(returned, Relaxed);
@@ -337,6 +340,16 @@ impl<'a> Leases<'a> {
         self.header.free.store(free as u64, Relaxed);
         self.header.returned.fetch_add(1, SeqCst);
         owned
+    }
+
+    /// The owner of each cluster by its slot, and the slots in use, up to the last that was ever owned.
+    pub fn map(&self) -> impl Iterator<Item = (Option<usize>, u32)> + use<'a> {
+        let touched = (self.header.touched.load(Relaxed) as usize).min(self.owner.len());
+        let clusters = self.owner[..touched].iter().zip(self.fill);
+        clusters.map(|(owner, fill)| {
+            let owner = (owner.load(Relaxed) as usize).checked_sub(1);
+            (owner, owner.map_or(0, |_| fill.load(Relaxed)))
+        })
     }
 
     /// Clusters without owner, a hint.

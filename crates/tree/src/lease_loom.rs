@@ -8,6 +8,7 @@ use loom::thread;
 struct Device {
     header: LeaseHeader,
     owner: Vec<AtomicU32>,
+    fill: Vec<AtomicU32>,
     rows: Vec<AtomicU64>,
 }
 
@@ -26,6 +27,7 @@ impl Device {
                 closed: AtomicU32::new(0),
             },
             owner: (0..clusters).map(|_| AtomicU32::new(0)).collect(),
+            fill: (0..clusters).map(|_| AtomicU32::new(0)).collect(),
             rows: (0..words).map(|_| AtomicU64::new(0)).collect(),
         };
         device.leases().init();
@@ -36,6 +38,7 @@ impl Device {
         Leases {
             header: &self.header,
             owner: &self.owner,
+            fill: &self.fill,
             rows: &self.rows,
         }
     }

@@ -65,13 +65,13 @@ mod table;
 pub use {
     ebb_stores::Facts,
     guard::{Launcher, guard},
-    histogram::{Histogram, Summary},
+    histogram::{BOUNDS_NS, Histogram, Summary},
     member::{ChildSlot, Device, JoinError, Member},
     protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request, trees},
     supervisor::{
-        ANY_CHILD, DeviceShown, FaultsShown, LimitsShown, MemberShown, Notices, Opener,
-        ProcessLimits, Setup, SetupDevice, SetupError, StatsShown, Supervisor, Totals,
-        check_limits,
+        ANY_CHILD, CellShown, DeviceShown, FaultsShown, LimitsShown, MemberShown, MoreShown,
+        Notices, Opener, PoolShown, ProcessLimits, Setup, SetupDevice, SetupError, StatsShown,
+        Supervisor, Totals, check_limits,
     },
     table::{
         AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, SlotNumber, SlotState,

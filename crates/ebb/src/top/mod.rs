@@ -9,7 +9,11 @@ mod sample;
 mod state;
 #[cfg(test)]
 mod tests;
+mod trees;
 mod view;
+mod words;
+
+pub use words::WORDS;
 
 use crate::ask;
 use crate::cli::TopArgs;
@@ -32,10 +36,13 @@ const PACE: Duration = Duration::from_secs(1);
 /// # Errors
 /// There is no such tree, no terminal, or the recording is damaged.
 pub fn top(args: TopArgs) -> Result<ExitCode> {
-    let mut source = Source::new(&args)?;
     if args.once || args.json {
-        return once(&args, &mut source);
+        return once(&args, &mut Source::new(&args)?);
     }
+    let first = match (&args.replay, args.pid) {
+        (None, None) => only_tree()?,
+        _ => Some(Source::new(&args)?),
+    };
     if !stdout().is_terminal() {
         bail!("standard output is no terminal: `ebb top --once` or `ebb stats` print the figures");
     }
@@ -46,12 +53,44 @@ pub fn top(args: TopArgs) -> Result<ExitCode> {
     };
     let mut terminal =
         ratatui::try_init().context("the terminal cannot be drawn on: use `ebb top --once`")?;
-    let outcome = watch(&mut terminal, &mut source, recording);
+    let outcome = session(&mut terminal, first, recording);
     ratatui::restore();
     if let Some(line) = outcome? {
         eprintln!("ebb: {line}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows a tree, or the list to choose one from, in turn; the last line for the user.
+fn session(
+    terminal: &mut DefaultTerminal,
+    mut source: Option<Source>,
+    mut recording: Option<&mut File>,
+) -> Result<Option<String>> {
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    loop {
+        let mut shown = match source.take() {
+            Some(source) => source,
+            None => match trees::choose(terminal, colour)? {
+                Some(pid) => Source::Tree(pid, Instant::now()),
+                None => return Ok(None),
+            },
+        };
+        match watch(terminal, &mut shown, recording.as_deref_mut(), colour)? {
+            Over::Trees => {}
+            Over::Quit => return Ok(None),
+            Over::Ended(line) => return Ok(Some(line)),
+        }
+    }
+}
+
+/// Why a tree is shown no longer.
+enum Over {
+    Quit,
+    /// The list of trees is wanted.
+    Trees,
+    /// The tree has ended; what to say.
+    Ended(String),
 }
 
 /// Where samples come from.
@@ -67,11 +106,22 @@ impl Source {
         if let Some(path) = &args.replay {
             return Ok(Self::Recording(sample::read(path)?, 0));
         }
-        let pid = match args.pid {
-            Some(pid) => pid,
-            None => only_tree()?,
-        };
-        Ok(Self::Tree(pid, Instant::now()))
+        match args.pid {
+            Some(pid) => Ok(Self::Tree(pid, Instant::now())),
+            None => only_tree()?.with_context(|| {
+                let shown = trees::list().into_iter().map(|tree| {
+                    let of = tree
+                        .figures
+                        .map(|(used, budget, _)| format!("{} of {}", human(used), human(budget)));
+                    let of = of.unwrap_or_else(|| "it does not answer".into());
+                    format!("\n     ebb top {:<8} {of:<20} {}", tree.pid, tree.command)
+                });
+                format!(
+                    "several trees run, choose one:{}",
+                    shown.collect::<String>()
+                )
+            }),
+        }
     }
 
     /// The next sample; none at the end of a recording.
@@ -91,25 +141,12 @@ impl Source {
     }
 }
 
-/// The tree to show where none is named: the only one, or the user must choose.
-fn only_tree() -> Result<u32> {
+/// The tree to show where none is named: the only one; none where the user must choose.
+fn only_tree() -> Result<Option<Source>> {
     match ebb_tree::trees()[..] {
-        [one] => Ok(one),
+        [one] => Ok(Some(Source::Tree(one, Instant::now()))),
         [] => bail!("no `ebb run` of yours runs: start one, or give a PID"),
-        ref several => {
-            let shown = several.iter().map(|&pid| {
-                let use_of = ask::stats_of(pid)
-                    .map(|s| format!("{} of {}", human(s.used_bytes), human(s.budget_bytes)));
-                let name = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                let name = String::from_utf8_lossy(&name).replace('\0', " ");
-                let use_of = use_of.unwrap_or_else(|_| "it does not answer".into());
-                format!("\n     ebb top {pid:<8} {use_of:<20} {name}")
-            });
-            bail!(
-                "several trees run, choose one:{}",
-                shown.collect::<String>()
-            )
-        }
+        _ => Ok(None),
     }
 }
 
@@ -140,7 +177,7 @@ fn once(args: &TopArgs, source: &mut Source) -> Result<ExitCode> {
     if args.json {
         sample::record(&mut out, &last)?;
     } else {
-        let rows = 20 + last.stats.members.len().min(200) as u16;
+        let rows = 28 + last.stats.members.len().min(200) as u16;
         out.write_all(picture(&state, 100, rows)?.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
@@ -153,23 +190,28 @@ fn picture(state: &State, width: u16, height: u16) -> Result<String> {
     terminal
         .draw(|frame| view::draw(frame, state))
         .map_err(anyhow::Error::msg)?;
-    let buffer = terminal.backend().buffer();
-    let mut text = String::new();
-    for y in 0..height {
-        let line: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    Ok(text.trim_end().to_owned() + "\n")
+    Ok(text_of(terminal.backend()))
 }
 
-/// Draws until the user quits, or the tree or the recording ends; then says so.
+/// The picture.
+fn text_of(backend: &TestBackend) -> String {
+    let buffer = backend.buffer();
+    let mut text = String::new();
+    for y in buffer.area.rows().map(|row| row.y) {
+        let cells = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol());
+        text.push_str(cells.collect::<String>().trim_end());
+        text.push('\n');
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+/// Draws until the user is done with the tree, or it ends. The last picture of a recording stays.
 fn watch(
     terminal: &mut DefaultTerminal,
     source: &mut Source,
     mut recording: Option<&mut File>,
-) -> Result<Option<String>> {
-    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    colour: bool,
+) -> Result<Over> {
     let mut state = State::new(colour);
     let mut due = Instant::now();
     loop {
@@ -182,10 +224,9 @@ fn watch(
                     }
                     state.take(sample);
                 }
-                // The last picture of a recording stays.
                 Ok(None) => state.paused = true,
                 Err(error) if state.now().is_some() => {
-                    return Ok(Some(format!("the tree has ended: {error:#}")));
+                    return Ok(Over::Ended(format!("the tree has ended: {error:#}")));
                 }
                 Err(error) => return Err(error),
             }
@@ -197,8 +238,11 @@ fn watch(
         {
             let interrupt =
                 key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            if interrupt || state.key(key.code) != Step::On {
-                return Ok(None);
+            match state.key(key.code) {
+                _ if interrupt => return Ok(Over::Quit),
+                Step::Quit => return Ok(Over::Quit),
+                Step::Trees => return Ok(Over::Trees),
+                Step::On => {}
             }
         }
     }

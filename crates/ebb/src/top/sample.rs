@@ -27,6 +27,9 @@ pub struct Rates {
     pub faults: [f64; 4],
     /// Threads that waited for a page, on average.
     pub waiting: f64,
+    /// Share of time in which threads of a process waited, some and all; of several processes the sum.
+    pub some: f64,
+    pub full: f64,
     /// Bytes read from and written to devices.
     pub read: f64,
     pub written: f64,
@@ -47,10 +50,14 @@ impl Rates {
         let change = |way, of: fn(FaultsShown) -> u64| {
             of(now.faults(way)).saturating_sub(of(before.faults(way)))
         };
+        let share = |new: u64, old: u64| new.saturating_sub(old) as f64 / 1e9 / seconds;
+        let (pressure, pressure_before) = (now.pressure_ns(), before.pressure_ns());
         let waited: u64 = WAYS.iter().map(|way| change(way, |f| f.sum_ns)).sum();
         Self {
             faults: WAYS.map(|way| change(way, |f| f.count) as f64 / seconds),
             waiting: waited as f64 / 1e9 / seconds,
+            some: share(pressure.0, pressure_before.0),
+            full: share(pressure.1, pressure_before.1),
             read: pages("pswpin") / seconds,
             written: pages("pswpout") / seconds,
         }
@@ -63,13 +70,16 @@ impl Rates {
         else {
             return Self::default();
         };
+        let share = |new: u64, old: u64| new.saturating_sub(old) as f64 / 1e9 / seconds;
         let count = |faults: &std::collections::BTreeMap<String, u64>, way| {
             faults.get(way).copied().unwrap_or(0)
         };
         let change = |way| count(&new.faults, way).saturating_sub(count(&old.faults, way));
         Self {
             faults: WAYS.map(|way| change(way) as f64 / seconds),
-            waiting: new.waited_ns.saturating_sub(old.waited_ns) as f64 / 1e9 / seconds,
+            waiting: share(new.waited_ns, old.waited_ns),
+            some: share(new.some_ns, old.some_ns),
+            full: share(new.full_ns, old.full_ns),
             ..Self::default()
         }
     }

@@ -46,6 +46,8 @@ impl Order {
 pub enum Step {
     /// It goes on.
     On,
+    /// The list of trees.
+    Trees,
     /// The end.
     Quit,
 }
@@ -108,11 +110,19 @@ impl State {
         two.map_or_else(Rates::default, |(before, now)| Rates::of_tree(before, now))
     }
 
-    /// Threads that waited, on average, in hundredths, for each sample: oldest first.
-    pub fn waiting(&self) -> Vec<u64> {
+    /// Shares of time in which threads waited, some and all, in percent, for each sample: oldest first.
+    pub fn pressure(&self) -> (Vec<u64>, Vec<u64>) {
         let samples: Vec<&Sample> = self.samples.iter().collect();
         let each = samples.windows(2).map(|two| Rates::of_tree(two[0], two[1]));
-        each.map(|rates| (rates.waiting * 100.0) as u64).collect()
+        let percent = |share: f64| (share * 100.0).round() as u64;
+        each.map(|rates| (percent(rates.some), percent(rates.full)))
+            .unzip()
+    }
+
+    /// The chosen process.
+    pub fn chosen_pid(&self) -> Option<u32> {
+        let (index, _) = *self.rows().get(self.chosen)?;
+        Some(self.now()?.stats.members[index].pid)
     }
 
     /// The processes in order: (index in the sample, rates).
@@ -153,6 +163,7 @@ impl State {
             KeyCode::Esc if self.help => self.help = false,
             KeyCode::Esc => return Step::Quit,
             KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Char('t') => return Step::Trees,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Down | KeyCode::Char('j') => {

@@ -2,8 +2,9 @@
 
 use super::sample::{Rates, Sample, read, record};
 use super::state::{Order, State, Step};
+use super::trees::{Choice, List, Tree};
 use super::*;
-use ebb_tree::{FaultsShown, MemberShown, StatsShown};
+use ebb_tree::{CellShown, DeviceShown, FaultsShown, MemberShown, PoolShown, StatsShown};
 use std::collections::BTreeMap;
 
 fn member(pid: u32, name: &str, used: u64, faults: u64, waited: u64) -> MemberShown {
@@ -14,6 +15,8 @@ fn member(pid: u32, name: &str, used: u64, faults: u64, waited: u64) -> MemberSh
         pool_bytes: 3 << 20,
         faults: BTreeMap::from([("pool".into(), faults), ("zero".into(), 7)]),
         waited_ns: waited,
+        some_ns: waited / 5 * 4,
+        full_ns: waited / 5,
     }
 }
 
@@ -26,7 +29,14 @@ fn at(seconds: u64) -> Sample {
         p99_ns: 90_000,
         p999_ns: 1_500_000,
         max_ns: 20_000_000,
+        counts: std::array::from_fn(|at| match at {
+            2 => 98 * seconds,
+            6 => seconds,
+            14 => seconds,
+            _ => 0,
+        }),
     };
+    let ns = |ms: u64| ms * 1_000_000 * seconds;
     let stats = StatsShown {
         version: "0".into(),
         budget_bytes: 256 << 20,
@@ -36,9 +46,20 @@ fn at(seconds: u64) -> Sample {
         peak_pool_bytes: 80 << 20,
         paged: true,
         processes: 2,
-        counters: BTreeMap::from([("pswpout".into(), 256 * seconds)]),
+        counters: BTreeMap::from([
+            ("pswpout".into(), 256 * seconds),
+            ("psi_some_ns".into(), ns(400)),
+            ("psi_full_ns".into(), ns(100)),
+        ]),
         fault_latency: BTreeMap::from([("pool".into(), pool)]),
         devices: Vec::new(),
+        maps: Vec::new(),
+        more: Vec::new(),
+        pool: PoolShown {
+            data_bytes: 192 << 20,
+            compressed_bytes: 60 << 20,
+            total_bytes: 64 << 20,
+        },
         members: vec![
             member(11, "idle", 90, 5, 0),
             member(12, "busy", 40, 100 * seconds, 500_000_000 * seconds),
@@ -76,7 +97,9 @@ fn everything_is_readable_at_80_by_24_without_colour() {
         "192M of 256M, 250M at most",
         "# resident 128M   = pool 64M",
         "device  none",
-        "waiting 0.50 threads",
+        "pool    DATA 192M  COMPR 60M  TOTAL 64M  3.0 times",
+        "waiting some 40% of the time, full 10%; 0.50 threads",
+        "1us  32us 1ms  32ms 1s",
         "pool    100",
         "20.0 ms",
         "busy",
@@ -98,6 +121,119 @@ fn everything_is_readable_at_80_by_24_without_colour() {
     );
 }
 
+/// The line that begins so.
+fn line<'a>(shown: &'a str, begins: &str) -> &'a str {
+    let found = shown.lines().find(|line| line.starts_with(begins));
+    found.unwrap_or_else(|| panic!("no {begins:?}:\n{shown}"))
+}
+
+#[test]
+fn the_sparklines_have_one_scale_and_latencies_a_column_for_each_power_of_two() {
+    let shown = picture(&state(), 80, 24).unwrap();
+    let some: Vec<char> = line(&shown, "some    ").chars().skip(8).collect();
+    let full: Vec<char> = line(&shown, "full    ").chars().skip(8).collect();
+    // 40% and 10% of eight steps, in each of four seconds.
+    assert_eq!((some, full), (vec!['▄'; 4], vec!['▁'; 4]), "{shown}");
+    let pool = line(&shown, "pool    100")
+        .chars()
+        .skip(52)
+        .collect::<String>();
+    // 392 and 4 faults: 8 and 3 of 8 steps, by logarithms.
+    assert_eq!(pool, "  █   ▃       ▃", "{shown}");
+}
+
+#[test]
+fn a_map_tells_free_partly_used_and_full_clusters_and_the_chosen_process() {
+    let cell = |leased: u32, slots: u64, pids: &[u32]| CellShown {
+        clusters: 2,
+        leased,
+        slots,
+        pids: pids.to_vec(),
+    };
+    let mut sample = at(0);
+    sample.stats.devices = vec![serde_json::from_value::<DeviceShown>(serde_json::json!({
+        "device": 1, "path": "/swap", "size_bytes": 28 << 20, "used_bytes": 7 << 20, "held_bytes": 14 << 20,
+        "priority": null, "node": null, "rotational": false, "discard": false, "state": "on",
+        "write_errors": 0, "processes": 2, "given_up_by": 0,
+    })).unwrap()];
+    sample.stats.maps = vec![vec![
+        cell(0, 0, &[]),
+        cell(1, 0, &[11]),
+        cell(1, 5, &[11]),
+        cell(2, 1024, &[11]),
+        cell(1, 0, &[12]),
+        cell(2, 700, &[11, 12]),
+        cell(2, 1000, &[12]),
+    ]];
+    let mut state = State::new(false);
+    state.take(sample);
+    assert_eq!(state.chosen_pid(), Some(11));
+    let shown = picture(&state, 80, 24).unwrap();
+    assert_eq!(line(&shown, "map"), "map     [.-+#.+|]", "{shown}");
+    state.key(KeyCode::Down);
+    let shown = picture(&state, 80, 24).unwrap();
+    assert_eq!(line(&shown, "map"), "map     [..:|-+#]", "{shown}");
+}
+
+#[test]
+fn a_tree_is_chosen_from_the_list() {
+    let tree = |pid: u32, figures| Tree {
+        pid,
+        command: format!("ebb run job{pid}"),
+        figures,
+        paged: true,
+    };
+    let mut list = List::new(
+        vec![tree(7, Some((30 << 20, 40 << 20, 2))), tree(9, None)],
+        false,
+    );
+    let drawn = |list: &List| {
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        terminal.draw(|frame| list.draw(frame)).unwrap();
+        text_of(terminal.backend())
+    };
+    let shown = drawn(&list);
+    for part in [
+        "2 trees",
+        ">       7 30M of 40M",
+        "it pages",
+        "job7",
+        "it does not answer",
+        "Enter",
+    ] {
+        assert!(shown.contains(part), "{part}:\n{shown}");
+    }
+    assert_eq!(list.key(KeyCode::Enter), Choice::Tree(7));
+    list.key(KeyCode::Down);
+    list.key(KeyCode::Down);
+    assert_eq!(list.key(KeyCode::Enter), Choice::Tree(9));
+    // The chosen tree stays chosen while others come and go.
+    list.update(vec![tree(5, None), tree(7, None), tree(9, None)]);
+    assert_eq!(list.key(KeyCode::Enter), Choice::Tree(9));
+    list.update(vec![tree(5, None)]);
+    assert_eq!(list.key(KeyCode::Enter), Choice::Tree(5));
+    list.key(KeyCode::Char('?'));
+    assert!(drawn(&list).contains("some     share of time"));
+    assert_eq!(list.key(KeyCode::Esc), Choice::Open, "it closes the help");
+    list.update(Vec::new());
+    assert!(drawn(&list).contains("no `ebb run` of yours"));
+    assert_eq!(list.key(KeyCode::Enter), Choice::Open);
+    assert_eq!(list.key(KeyCode::Char('q')), Choice::Quit);
+}
+
+/// A recording of an older version has fewer figures.
+#[test]
+fn figures_that_a_recording_lacks_are_none() {
+    let mut old = serde_json::to_value(at(1)).unwrap();
+    for name in ["maps", "pool"] {
+        old["stats"].as_object_mut().unwrap().remove(name).unwrap();
+    }
+    let latency = old["stats"]["fault_latency"]["pool"].as_object_mut();
+    latency.unwrap().remove("counts").unwrap();
+    let old: Sample = serde_json::from_value(old).unwrap();
+    assert_eq!(old.stats.pool, PoolShown::default());
+}
+
 #[test]
 fn keys() {
     let mut state = state();
@@ -114,8 +250,12 @@ fn keys() {
     assert_eq!(state.now().unwrap().seconds, 4.0);
     assert!(picture(&state, 80, 24).unwrap().contains("PAUSED"));
     state.key(KeyCode::Char('?'));
-    assert!(picture(&state, 80, 24).unwrap().contains("keys and words"));
+    let shown = picture(&state, 80, 24).unwrap();
+    for word in WORDS.lines().chain(super::words::KEYS.lines()) {
+        assert!(shown.contains(word), "{word}:\n{shown}");
+    }
     assert_eq!(state.key(KeyCode::Esc), Step::On, "it closes the help");
+    assert_eq!(state.key(KeyCode::Char('t')), Step::Trees);
     assert_eq!(state.key(KeyCode::Char('q')), Step::Quit);
 }
 

@@ -2,29 +2,21 @@
 
 use super::sample::WAYS;
 use super::state::State;
+use super::words::{KEYS, WORDS};
 use crate::figures::{paging, time};
+use ebb_engine::CLUSTER_SLOTS;
 use ebb_stores::human;
+use ebb_tree::{CellShown, PoolShown};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Clear, Paragraph, Row, Sparkline, Table};
+use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 
 /// The least terminal that everything fits on.
-const LEAST: (u16, u16) = (72, 20);
+const LEAST: (u16, u16) = (78, 22);
 
-const HELP: [&str; 10] = [
-    "s        order: faults, memory, waiting, pid",
-    "j k      choose a process (or the arrows)",
-    "p        pause",
-    "q Esc    quit",
-    "?        these words, or not",
-    "",
-    "waiting  threads that waited for a page, on average",
-    "zero     faults on memory never touched before",
-    "cache    on pages still in memory",
-    "pool, device  on pages that were there",
-];
+const SLOTS: u64 = CLUSTER_SLOTS as u64;
 
 /// Draws all of it.
 pub fn draw(frame: &mut Frame<'_>, state: &State) {
@@ -40,11 +32,11 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
         );
         return frame.render_widget(Paragraph::new(text), area);
     }
-    let devices = now.stats.devices.len().clamp(1, 3) as u16;
+    let devices = now.stats.devices.len().min(shown_devices(area.height));
     let parts = [
         Constraint::Length(1),
-        Constraint::Length(3),
-        Constraint::Length(devices),
+        Constraint::Length(4),
+        Constraint::Length((2 * devices).max(1) as u16),
         Constraint::Length(3),
         Constraint::Length(6),
         Constraint::Min(3),
@@ -68,30 +60,44 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     draw_waiting(frame, waiting, state);
     draw_latency(frame, latency, state);
     draw_processes(frame, processes, state);
-    let text = format!("q quit  s sort: {}  p pause  ? help", state.order.name());
+    let order = state.order.name();
+    let text = format!("q quit  s sort: {order}  j k choose  t trees  p pause  ? help");
     frame.render_widget(Line::raw(text), keys);
     if state.help {
-        let height = HELP.len() as u16 + 2;
-        let over = Rect {
-            x: 4,
-            y: 4,
-            width: 60.min(area.width - 4),
-            height: height.min(area.height - 4),
-        };
-        frame.render_widget(Clear, over);
-        let help = HELP.map(Line::raw).to_vec();
-        frame.render_widget(
-            Paragraph::new(help).block(Block::bordered().title("keys and words")),
-            over,
-        );
+        draw_help(frame);
     }
 }
 
-fn coloured(state: &State, colour: Color) -> Style {
-    if state.colour {
-        Style::new().fg(colour)
-    } else {
-        Style::new()
+/// Devices that are shown on a terminal of so many lines.
+fn shown_devices(height: u16) -> usize {
+    if height < 30 { 2 } else { 4 }
+}
+
+/// Keys and words, over the rest.
+pub fn draw_help(frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let lines: Vec<Line<'_>> = KEYS
+        .lines()
+        .chain([""])
+        .chain(WORDS.lines())
+        .map(Line::raw)
+        .collect();
+    let over = Rect {
+        x: 2.min(area.width),
+        y: 2.min(area.height),
+        width: 74.min(area.width.saturating_sub(2)),
+        height: (lines.len() as u16 + 2).min(area.height.saturating_sub(2)),
+    };
+    frame.render_widget(Clear, over);
+    let block = Block::bordered().title("keys and words");
+    frame.render_widget(Paragraph::new(lines).block(block), over);
+}
+
+/// A style of one colour, where there is colour.
+pub fn coloured(colour: bool, of: Color) -> Style {
+    match colour {
+        true => Style::new().fg(of),
+        false => Style::new(),
     }
 }
 
@@ -113,6 +119,17 @@ fn bar(width: usize, budget: u64, resident: u64, pool: u64) -> String {
     )
 }
 
+/// The pool's content, and how many times smaller it is there: data by the memory that it takes.
+fn pool(pool: &PoolShown) -> String {
+    let (data, compressed) = (human(pool.data_bytes), human(pool.compressed_bytes));
+    let total = human(pool.total_bytes);
+    let ratio = match pool.total_bytes {
+        0 => String::new(),
+        total => format!("  {:.1} times", pool.data_bytes as f64 / total as f64),
+    };
+    format!("pool    DATA {data}  COMPR {compressed}  TOTAL {total}{ratio}")
+}
+
 fn draw_budget(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(now) = state.now() else { return };
     let stats = &now.stats;
@@ -130,39 +147,36 @@ fn draw_budget(frame: &mut Frame<'_>, area: Rect, state: &State) {
             human(stats.budget_bytes),
             human(stats.peak_bytes)
         )),
-        Line::styled(format!("        [{bar}]"), coloured(state, Color::Green)),
+        Line::styled(
+            format!("        [{bar}]"),
+            coloured(state.colour, Color::Green),
+        ),
         Line::raw(format!(
             "        # resident {}   = pool {}",
             human(resident),
             human(stats.pool_bytes)
         )),
+        Line::raw(pool(&stats.pool)),
     ];
     frame.render_widget(Paragraph::new(lines), area);
 }
 
 fn draw_devices(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(now) = state.now() else { return };
-    let rates = state.rates();
-    let mut lines: Vec<Line<'_>> = now
-        .stats
-        .devices
-        .iter()
-        .take(3)
-        .map(|device| {
-            let bar = bar(
-                20,
-                device.size_bytes,
-                device.used_bytes,
-                device.held_bytes.saturating_sub(device.used_bytes),
-            );
-            Line::raw(format!(
-                "device  [{bar}] {} of {}  {}",
-                human(device.used_bytes),
-                human(device.size_bytes),
-                device.path
-            ))
-        })
-        .collect();
+    let (stats, rates) = (&now.stats, state.rates());
+    let chosen = state.chosen_pid();
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    for (at, device) in stats.devices.iter().enumerate() {
+        let (used, held) = (device.used_bytes, device.held_bytes);
+        let bar = bar(20, device.size_bytes, used, held.saturating_sub(used));
+        let (used, size) = (human(used), human(device.size_bytes));
+        lines.push(Line::raw(format!(
+            "device  [{bar}] {used} of {size}  {}",
+            device.path
+        )));
+        let cells = stats.maps.get(at).map_or(&[][..], Vec::as_slice);
+        lines.push(Line::raw(format!("map     [{}]", map(cells, chosen))));
+    }
     match lines.first_mut() {
         Some(first) if rates.read + rates.written > 0.0 => {
             first.push_span(format!(
@@ -179,56 +193,97 @@ fn draw_devices(frame: &mut Frame<'_>, area: Rect, state: &State) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
+/// Clusters as characters: see [`WORDS`].
+fn map(cells: &[CellShown], chosen: Option<u32>) -> String {
+    let cell = |cell: &CellShown| {
+        let room = u64::from(cell.clusters) * SLOTS;
+        let ours = chosen.is_some_and(|pid| cell.pids.contains(&pid));
+        // A cluster in use always has a few slots to spare.
+        match (ours, cell.slots) {
+            (false, 0) => '.',
+            (true, 0) => '-',
+            (false, slots) if slots >= room / 16 * 15 => '|',
+            (true, slots) if slots >= room / 16 * 15 => '#',
+            (false, _) => ':',
+            (true, _) => '+',
+        }
+    };
+    cells.iter().map(cell).collect()
+}
+
 fn draw_waiting(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let all = state.waiting();
-    let newest = all.len().saturating_sub(area.width as usize);
+    let rates = state.rates();
+    let (some, full) = state.pressure();
+    let percent = |share: f64| (share * 100.0).round();
     let title = format!(
-        "waiting {:.2} threads on average, {:.2} at most",
-        state.rates().waiting,
-        all[newest..].iter().max().copied().unwrap_or(0) as f64 / 100.0
+        "waiting some {}% of the time, full {}%; {:.2} threads on average",
+        percent(rates.some),
+        percent(rates.full),
+        rates.waiting
     );
     frame.render_widget(Line::raw(title), Rect { height: 1, ..area });
-    let graph = Sparkline::default()
-        .data(&all[newest..])
-        .style(coloured(state, Color::Yellow));
-    frame.render_widget(
-        graph,
-        Rect {
-            y: area.y + 1,
-            height: area.height - 1,
+    // One scale for both, and the same from second to second as long as one process waits.
+    let top = some.iter().copied().max().unwrap_or(0).max(100);
+    for (line, (name, shares)) in [("some", &some), ("full", &full)].into_iter().enumerate() {
+        let row = Rect {
+            y: area.y + 1 + line as u16,
+            height: 1,
             ..area
-        },
-    );
+        };
+        frame.render_widget(Line::raw(name), row);
+        let graph = Rect {
+            x: row.x + 8,
+            width: row.width - 8,
+            ..row
+        };
+        let newest = shares.len().saturating_sub(graph.width as usize);
+        let heights = shares[newest..]
+            .iter()
+            .map(|share| *share as f64 / top as f64);
+        let style = coloured(state.colour, Color::Yellow);
+        frame.render_widget(Line::styled(bars(heights), style), graph);
+    }
+}
+
+/// A column for each height, of 1 at most; a height that is not 0 shows.
+fn bars(heights: impl Iterator<Item = f64>) -> String {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    heights
+        .map(|height| BARS[(8.0 * height.clamp(0.0, 1.0)).ceil() as usize])
+        .collect()
 }
 
 fn draw_latency(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(now) = state.now() else { return };
     let rates = state.rates();
     let rows = WAYS.iter().zip(rates.faults).map(|(way, rate)| {
-        let f = now
-            .stats
-            .fault_latency
-            .get(*way)
-            .copied()
-            .unwrap_or_default();
+        let f = now.stats.faults(way);
         Row::new([
             (*way).to_owned(),
             format!("{rate:.0}"),
-            f.count.to_string(),
             time(f.sum_ns),
             time(f.p50_ns),
             time(f.p99_ns),
-            time(f.p999_ns),
             time(f.max_ns),
+            histogram(&f.counts),
         ])
     });
-    let head = Row::new([
-        "FAULTS", "/s", "ALL", "WAITED", "MEDIAN", "P99", "P99.9", "LONGEST",
-    ]);
-    let widths = [7, 8, 10, 9, 9, 9, 9, 9].map(Constraint::Length);
+    let scale: String = ["1us", "32us", "1ms", "32ms", "1s"]
+        .map(|mark| format!("{mark:<5}"))
+        .concat();
+    let head = ["FAULTS", "/s", "WAITED", "MEDIAN", "P99", "LONGEST", &scale];
+    let head = Row::new(head.map(str::to_owned));
+    let widths = [7, 7, 8, 8, 8, 8, 25].map(Constraint::Length);
     let table =
         Table::new(rows, widths).header(head.style(Style::new().add_modifier(Modifier::BOLD)));
     frame.render_widget(table, area);
+}
+
+/// A column for each power of two of a microsecond. Heights are logarithms: one slow fault in a million shows.
+fn histogram(counts: &[u64]) -> String {
+    let height = |count: u64| (count as f64 + 1.0).log2();
+    let most = counts.iter().copied().max().map_or(1.0, height).max(1.0);
+    bars(counts.iter().map(|count| height(*count) / most))
 }
 
 fn draw_processes(frame: &mut Frame<'_>, area: Rect, state: &State) {
@@ -252,7 +307,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, state: &State) {
                 cache,
                 pool,
                 device,
-                format!("{:.2}", rates.waiting),
+                format!("{:.0}%", rates.some * 100.0),
                 m.name.clone(),
             ];
             let style = if at == state.chosen {
@@ -270,7 +325,7 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, state: &State) {
         "CACHE/s",
         "POOL/s",
         "DEV/s",
-        "WAIT",
+        "SOME",
         "NAME",
     ]);
     let widths = [9, 8, 8, 7, 7, 7, 7, 5].map(Constraint::Length);

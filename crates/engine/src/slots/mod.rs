@@ -82,7 +82,7 @@ use crate::env::{Lender, Store, Topology};
 use crate::locks::{CachePadded, LockRank, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::types::{
-    CLUSTER_SLOTS, Cpu, DeviceId, EntryId, MAX_DEVICE_SLOTS, MAX_DEVICES, SlotIndex,
+    CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId, EntryId, MAX_DEVICE_SLOTS, MAX_DEVICES, SlotIndex,
 };
 use device::Device;
 use device::device_order::DeviceOrder;
@@ -265,6 +265,19 @@ impl Devices {
         for device in self.devices() {
             device.store.free_idle();
         }
+    }
+
+    /// How many slots of each cluster of a device are in use or out of service, of those that are ours.
+    pub fn cluster_fills(&self, device: DeviceId) -> Vec<(ClusterIndex, u16)> {
+        let mut fills = Vec::new();
+        if let Some(device) = self.device(device) {
+            self.each_cluster(&device, |c, cluster| {
+                if cluster.state.is_ours() {
+                    fills.push((c, cluster.count));
+                }
+            });
+        }
+        fills
     }
 
     /// The entry that owns a slot. None if the slot is free, given back, or out of range.

@@ -40,6 +40,8 @@ const STEP: usize = 64;
 const MAX_FAILED_STEPS: u32 = 16;
 /// How often the tree is told what is on the devices.
 const TELL: Duration = Duration::from_millis(20);
+/// How often it is told how full each cluster is, while somebody looks.
+const TELL_MAP: Duration = Duration::from_millis(400);
 
 /// A device in use.
 struct Attached {
@@ -71,6 +73,8 @@ struct Inner {
     /// The change of devices that answers belong to.
     asked: Option<u64>,
     told: Time,
+    /// When it was last told how full each cluster is.
+    map_told: Time,
 }
 
 /// Memory, as the place of pages that find none on devices.
@@ -112,6 +116,7 @@ impl DeviceSet {
                 seen: None,
                 asked: None,
                 told: Time::ZERO,
+                map_told: Time::ZERO,
             }),
         };
         set.follow(&mut set.lock(), member)?;
@@ -286,6 +291,13 @@ impl DeviceSet {
         if busy || now() - inner.told > TELL {
             inner.told = now();
             self.tell(inner, member);
+        }
+        if now() - inner.map_told > TELL_MAP && member.map_is_wanted() {
+            inner.map_told = now();
+            for attached in &inner.attached {
+                let fills = self.devices.cluster_fills(attached.id);
+                member.report_fills(attached.row, fills.into_iter());
+            }
         }
         busy || !inner.closing.is_empty()
     }

@@ -2,6 +2,7 @@
 
 use crate::budget::pool_split::Costs;
 use crate::eviction::reclaimer::Reclaimer;
+use crate::fault::pressure::Pressure;
 use crate::reclaim::memory_stall::MemoryStall;
 use ebb_sys::paging::Kernel;
 use std::ops::Deref;
@@ -14,6 +15,8 @@ pub struct FaultService<K: Kernel> {
     pub(super) costs: Costs,
     /// How long there has been no room.
     pub(super) stall: MemoryStall,
+    /// Faults that wait, and since when.
+    pub(crate) pressure: Pressure,
     /// The system had no page for us, and the keeper has not seen it yet.
     is_refused: AtomicBool,
 }
@@ -25,6 +28,7 @@ impl<K: Kernel> FaultService<K> {
             reclaimer,
             costs: Costs::new(),
             stall: MemoryStall::default(),
+            pressure: Pressure::default(),
             is_refused: AtomicBool::new(false),
         }
     }

@@ -3,6 +3,7 @@
 pub mod fault_service;
 pub mod install;
 pub mod oom;
+pub mod pressure;
 pub mod protected;
 pub mod registration;
 pub mod resolve;

@@ -15,11 +15,10 @@ use crate::process::worker::{PendingFault, UnitBuffer, Worker};
 use crate::reclaim::pages::Back;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
-use ebb_sys::paging::Kernel;
+use ebb_sys::paging::{Kernel, Time};
 use ebb_sys::userfaultfd::Fault;
 use ebb_tree::Way;
 use std::cell::UnsafeCell;
-use std::time::Duration;
 
 /// A unit of zeros. As it could be written, it takes no room in the library's file.
 struct Zeros(UnsafeCell<UnitBuffer>);
@@ -76,7 +75,7 @@ impl<K: Kernel> FaultService<K> {
             Err(served) => return served,
         };
         let way = (!pending.fault.protected).then_some(brought.way);
-        self.count_fault(way, brought.device, self.now() - pending.since);
+        self.count_fault(way, brought.device, (pending.since, self.now()));
         // A thread that waits for a device waits for this one too, where no other is awake.
         let queued = brought.device && (pending.is_followed || self.kernel.has_faults(0));
         self.wake(brought.first, brought.pages);
@@ -86,9 +85,9 @@ impl<K: Kernel> FaultService<K> {
         Served::Done
     }
 
-    /// Counts a fault, served so after so long: before anybody is woken. No way: the page was there,
-    /// protected.
-    pub fn count_fault(&self, way: Option<Way>, device: bool, after: Duration) {
+    /// Counts a fault, read and served so at these times: before anybody is woken. No way: the page was
+    /// there, protected.
+    pub fn count_fault(&self, way: Option<Way>, device: bool, (since, at): (Time, Time)) {
         let counters = self.counters();
         counters.fault.add(1);
         match way {
@@ -98,11 +97,18 @@ impl<K: Kernel> FaultService<K> {
             Some(Way::Pool) => counters.fault_pool.add(1),
             Some(Way::Device) => counters.fault_device.add(1),
         }
-        let ns = after.as_nanos() as u64;
+        self.stops_waiting(at);
+        let ns = (at - since).as_nanos() as u64;
         self.member.latency(way.unwrap_or(Way::Cache)).record(ns);
         if matches!(way, Some(Way::Pool | Way::Device)) {
             self.costs.took(device, ns);
         }
+    }
+
+    /// A thread waits no longer, from this time on.
+    pub fn stops_waiting(&self, at: Time) {
+        let counted = self.pressure.end(at).as_nanos() as u64;
+        self.counters().psi_some_ns.add(counted);
     }
 
     /// Resolves a fault. Nobody is woken while the lock is held: the woken thread takes this one's

@@ -30,7 +30,7 @@ impl<K: Kernel> FaultService<K> {
         if let Some(stuck) = self.serve_unless_stuck(worker, pending, stuck) {
             match self.base.lifecycle.is_keeper(self.kernel.thread()) {
                 // It comes once more, to a service thread.
-                true => self.wake(pending.waiter().page, 1),
+                true => self.wake_unserved(pending.waiter().page),
                 false => worker.defer(stuck),
             }
         }
@@ -50,7 +50,7 @@ impl<K: Kernel> FaultService<K> {
                 Served::Done => return None,
                 // Nobody but the keeper gives pages up: it comes once more, to a service thread.
                 Served::NoPage if self.base.lifecycle.is_keeper(self.kernel.thread()) => {
-                    self.wake(pending.waiter().page, 1);
+                    self.wake_unserved(pending.waiter().page);
                     return None;
                 }
                 Served::NoPage => {
@@ -126,7 +126,13 @@ impl<K: Kernel> FaultService<K> {
     /// Lets them come once more instead, to a service thread: for who must not wait meanwhile.
     pub fn wake_again(&self, worker: &mut Worker) {
         while let Some(fault) = worker.next_unparked() {
-            self.wake(PageNumber::of(fault.address), 1);
+            self.wake_unserved(PageNumber::of(fault.address));
         }
+    }
+
+    /// Wakes a thread whose fault is to come once more.
+    fn wake_unserved(&self, page: PageNumber) {
+        self.stops_waiting(self.now());
+        self.wake(page, 1);
     }
 }

@@ -237,6 +237,7 @@ impl<K: Kernel> FaultService<K> {
         self.services.serves(me);
         self.base.fork.hold_on(self.kernel);
         let now = self.now();
+        self.pressure.begin(faults.len(), now);
         let mut leave = false;
         for (i, &fault) in faults.iter().enumerate() {
             let pending = PendingFault {

@@ -67,7 +67,8 @@ impl<K: Kernel> FaultService<K> {
             state.pattern.brought(first, pages);
         }
         let age = state.pages.age(page);
-        let (pass, entries) = self.begin_loading(&mut state, &window, page, (first, pages));
+        let rank = state.pages.rank(page);
+        let (pass, entries) = self.begin_loading(&mut state, &window, (page, rank), (first, pages));
         let load = SwapIn {
             first,
             entries,
@@ -88,6 +89,8 @@ impl<K: Kernel> FaultService<K> {
         self.finish(&mut state, &load, &loaded);
         let at = loaded.at.unwrap_or_else(|| self.now());
         state.pages.served(waiter, at);
+        let waited = at.saturating_sub(pending.since).as_nanos() as u64;
+        self.member.refaulted(rank, waited);
         if !window.stream {
             state.pages.refaulted(page, age);
         }
@@ -116,7 +119,7 @@ impl<K: Kernel> FaultService<K> {
         &self,
         state: &mut State,
         window: &Window,
-        page: PageNumber,
+        (page, rank): (PageNumber, usize),
         (first, pages): (PageNumber, usize),
     ) -> (bool, ArrayVec<EntryId, UNIT>) {
         let State {
@@ -124,7 +127,7 @@ impl<K: Kernel> FaultService<K> {
             pool_split,
             ..
         } = state;
-        pool_split.record_refault(all.rank(page), all.map().resident());
+        pool_split.record_refault(rank, all.map().resident());
         let entries = all.begin_load(first, pages);
         (window.whole_scan && all.joins_scan(page), entries)
     }
@@ -219,8 +222,9 @@ impl<K: Kernel> FaultService<K> {
         let waking = match wanted {
             Some(wanted) if good == ones(0, pages) && self.services.can_compete() => {
                 let took = (self.now() - since) + Self::install_estimate(pages);
-                self.count_fault(Some(way_of(results[wanted])), false, took);
-                at = Some(since + took);
+                let served = since + took;
+                self.count_fault(Some(way_of(results[wanted])), false, (since, served));
+                at = Some(served);
                 Waking::AtOnce
             }
             _ => Waking::Later,

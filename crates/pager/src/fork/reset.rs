@@ -6,6 +6,7 @@
 //! | state: map, queue, pool split, pattern | copies of the parent's |
 //! | state: ranges | what the program keeps from children goes; nothing is locked or registered |
 //! | state: staging, parked faults, attempts | empty: they are the parent's threads' |
+//! | faults that wait | none |
 //! | state: charge | the copy that the tree made of the parent's |
 //! | process | none, until the child's keeper has taken over from the parent's |
 //! | fork stage | nobody forks; the child is starting |
@@ -45,6 +46,7 @@ impl<K: Kernel> Pager<K> {
         parent.swap_space.generations.begin(parent.swap);
         locked.pages.reset_in_child();
         locked.parked.reset_in_child();
+        parent.pressure.reset_in_child();
         self.disinherit(&mut locked, parent);
         parent.swap_space.devices.part(true);
         let charged = parent.member.own_charge();

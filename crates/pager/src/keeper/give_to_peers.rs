@@ -53,8 +53,10 @@ impl<K: Kernel> Keeper<K> {
         let oldest = oldest.filter(|_| bytes >= WORTH && self.gives_pool());
         state.offer.date_pool(came, oldest, now);
         let asked = state.offer.offered_pool_oldest_ms();
-        self.member
-            .report_pool(bytes, published(asked, state, self.now()));
+        let memory = self.swap.memory();
+        let content = (memory.pool_pages, memory.pool_data_bytes);
+        let oldest = published(asked, state, self.now());
+        self.member.report_pool(bytes, oldest, content);
     }
 
     /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing that to

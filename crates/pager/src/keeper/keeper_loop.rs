@@ -5,6 +5,7 @@
 //! children, measures unmanaged memory and divides the budget ([`measure`](super::measure)). It gives memory to peers
 //! ([`give_to_peers`](super::give_to_peers)), and lets the engine work in the background. It also rescues starved service threads.
 
+use crate::fault::pressure;
 use crate::keeper::cpu_contention::CpuContention;
 use crate::keeper::drain_capacity::PoolTarget;
 use crate::keeper::thread::Keeper;
@@ -37,6 +38,8 @@ const STEPS: usize = 64;
 struct Turn {
     worker: Worker,
     contention: CpuContention,
+    /// Of the time that all threads waited.
+    pressure: pressure::Window,
     /// News of the tree that were seen.
     seen: u32,
     /// Faults served, as last looked.
@@ -62,6 +65,7 @@ impl<K: Kernel> Pager<K> {
         let mut turn = Turn {
             worker: Worker::new(),
             contention: CpuContention::new(&self.kernel),
+            pressure: pressure::Window::default(),
             seen: 0,
             served: 0,
             moving: false,
@@ -155,6 +159,7 @@ impl<K: Kernel> Keeper<K> {
             return;
         }
         turn.measured = now;
+        self.count_pressure(&mut turn.pressure, now);
         if self.measure(&mut state) {
             turn.quiet = QUIET;
         }
@@ -169,6 +174,15 @@ impl<K: Kernel> Keeper<K> {
         if state.offer.may_be_asked(now) {
             self.publish_oldest(&state);
         }
+    }
+
+    /// Counts how long threads have waited so far, some and all.
+    fn count_pressure(&self, window: &mut pressure::Window, now: Time) {
+        let counters = self.counters();
+        let waited = self.pressure.split(now).as_nanos() as u64;
+        counters.psi_some_ns.add(waited);
+        let full = window.turn(now, counters.psi_some_ns.get(), self.kernel.program_time());
+        counters.psi_full_ns.add(full);
     }
 
     /// Now and then: sees whether the supervisor is there, and gives memory of our own back.

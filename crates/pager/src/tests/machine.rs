@@ -105,6 +105,7 @@ impl Machine {
             && !faults.is_empty()
         {
             let now = self.process.now();
+            self.process.pressure.begin(faults.len(), now);
             for &fault in faults {
                 let pending = PendingFault::alone(fault, now);
                 self.process.serve_until_done(&mut self.worker, pending);

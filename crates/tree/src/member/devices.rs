@@ -153,6 +153,31 @@ impl Member {
         self.table.slot(self.slot()).shares[row].report(used, errors, out, answer);
     }
 
+    /// Whether somebody looks at the map of clusters: how full they are is to be said.
+    pub fn map_is_wanted(&self) -> bool {
+        /// Nanoseconds. `ebb top` asks once a second.
+        const LATELY: u64 = 3_000_000_000;
+        let asked = self.table.map_asked.0.load(Relaxed);
+        asked != 0 && ebb_sys::clock::monotonic_ns().saturating_sub(asked) < LATELY
+    }
+
+    /// Says how many slots of each cluster are in use, of those that this process owns on the device in a row.
+    pub fn report_fills(&self, row: usize, fills: impl Iterator<Item = (ClusterIndex, u16)>) {
+        let held = self.held.lock().get(row).copied().flatten();
+        let Some((_, leases)) = held else { return };
+        let me = self.slot().index() as u32 + 1;
+        for (cluster, slots) in fills {
+            let c = cluster.index();
+            if leases
+                .owner
+                .get(c)
+                .is_some_and(|owner| owner.load(Relaxed) == me)
+            {
+                leases.fill[c].store(slots.into(), Relaxed);
+            }
+        }
+    }
+
     /// In a tree without a supervisor: the leases of a device of this process's own, in a row, which forked children
     /// share with it.
     ///

@@ -38,9 +38,13 @@ impl Member {
     }
 
     /// Says how many bytes this process's pool holds, and when (CLOCK_MONOTONIC nanoseconds) the oldest of
-    /// them came; 0: none may go to devices for others' sake.
-    pub fn report_pool(&self, bytes: u64, oldest_ns: u64) {
-        self.table.slot(self.slot()).report_pool(bytes, oldest_ns);
+    /// them came; 0: none may go to devices for others' sake. With it, how many pages are in the pool, and their
+    /// compressed bytes.
+    pub fn report_pool(&self, bytes: u64, oldest_ns: u64, (pages, data): (u64, u64)) {
+        let slot = self.table.slot(self.slot());
+        slot.report_pool(bytes, oldest_ns);
+        slot.pool_pages.store(pages, Relaxed);
+        slot.pool_data.store(data, Relaxed);
         self.table.pool_peak.0.fetch_max(self.pools(), Relaxed);
     }
 

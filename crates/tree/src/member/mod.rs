@@ -385,6 +385,12 @@ impl Member {
         &self.table.slots[self.slot().index()].latency[way as usize]
     }
 
+    /// A thread waited so long for a page that as many frames more as its `rank` would have kept.
+    pub fn refaulted(&self, rank: usize, waited_ns: u64) {
+        let slot = &self.table.slots[self.slot().index()];
+        slot.refaults.add(rank as u64, waited_ns);
+    }
+
     /// A line on the supervisor's standard error, prefixed with our name and pid. Dropped if
     /// the supervisor is gone or cannot keep up.
     pub fn message(&self, text: &str) {

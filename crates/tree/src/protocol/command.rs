@@ -7,11 +7,11 @@
 //! the listener must be the process in the name ([`ControlName`]) and of our own user. For root it may also
 //! be of the user of the process that was named. The supervisor asks the same of us.
 
-use super::{CONTROL_PREFIX, ControlName, MAX_REPLY, MAX_REQUEST, Reply, Request, address};
+use super::{CONTROL_PREFIX, ControlName, MAX_REQUEST, Reply, Request, address};
 use ebb_sys::peer;
 use ebb_sys::proc::Process;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -61,8 +61,11 @@ impl Ask {
             return Err(AskError::TooLong);
         }
         let connection = find(pid)?;
-        net::send(&connection, &packet, SendFlags::NOSIGNAL).map_err(AskError::Broken)?;
-        Ok(Self(connection))
+        match net::send(&connection, &packet, SendFlags::NOSIGNAL) {
+            // Refused already: the reason waits to be read.
+            Ok(_) | Err(Errno::PIPE) => Ok(Self(connection)),
+            Err(errno) => Err(AskError::Broken(errno)),
+        }
     }
 
     /// Waits for the next reply.
@@ -70,18 +73,9 @@ impl Ask {
     /// # Errors
     /// The supervisor ended, or said what cannot be understood.
     pub fn reply(&mut self) -> Result<Reply, AskError> {
-        let mut packet = vec![0; MAX_REPLY];
-        loop {
-            match net::recv(&self.0, &mut packet[..], RecvFlags::empty()) {
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(AskError::Broken(errno)),
-                Ok((_, 0)) => return Err(AskError::Ended),
-                Ok((_, len)) => {
-                    let reply = Reply::decode(&packet[..len.min(packet.len())]);
-                    return reply.ok_or(AskError::Broken(Errno::PROTO));
-                }
-            }
-        }
+        Reply::receive(&self.0)
+            .map_err(AskError::Broken)?
+            .ok_or(AskError::Ended)
     }
 }
 

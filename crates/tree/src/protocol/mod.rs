@@ -12,6 +12,7 @@
 //! command → supervisor  REQUEST version verb text         once
 //! supervisor → command  PROGRESS text                     any time
 //!                       DONE text · FAILED text           once, then it hangs up
+//!                       LONG kind + a file                in place of one that is too long for a packet
 //! ```
 //! A member's connection stays open; its end tells the supervisor that the process has died
 //! or become another program; from a helper, that the helper ends. The end of a command's takes its request back, if it is not
@@ -26,7 +27,7 @@ mod wire;
 pub use command::{Ask, AskError, trees};
 pub(crate) use name::{CONTROL_PREFIX, ControlName, address};
 pub use request::{LimitChange, Reply, Request};
-pub(crate) use socket::{MAX_PACKET, MAX_REPLY, MAX_REQUEST, receive, receive_up_to, send};
+pub(crate) use socket::{MAX_PACKET, MAX_REQUEST, receive, receive_up_to, send};
 pub use wire::HelperExit;
 pub(crate) use wire::{
     Hello, JoinReply, MemberPacket, POKE_PACKET, USERFAULTFD_PACKET, ask, decode_devices, devices,

@@ -1,13 +1,26 @@
 //! Packets between command and supervisor: requests and replies.
+//!
+//! A reply that is longer than a packet goes through a memfd: the packet says of which kind it is, and has the
+//! descriptor with it. The file is sealed, so that its reader finds what was written.
 
-use super::socket::MAX_REPLY;
+use super::socket::{MAX_REPLY, receive_up_to, send};
 use super::wire::REFUSED;
 use crate::table::VERSION;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 const REQUEST: u8 = b'Q';
 const PROGRESS: u8 = b'.';
 const DONE: u8 = b'+';
 const FAILED: u8 = b'-';
+const LONG: u8 = b'*';
+/// The longest reply.
+const MAX_LONG: u64 = 64 << 20;
 
 /// A command's request to the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,6 +94,37 @@ impl Request {
     }
 }
 
+/// A sealed file in memory.
+fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("ebb-reply", flags)?;
+    let mut file = File::from(file);
+    file.write_all(bytes).map_err(|_| Errno::NOMEM)?;
+    let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&file, all)?;
+    Ok(file.into())
+}
+
+/// The packet whose text is in a file.
+fn content(kind: u8, file: OwnedFd) -> Result<Vec<u8>, Errno> {
+    let file = File::from(file);
+    let mut packet = vec![kind];
+    let read = Read::take(At(&file, 0), MAX_LONG).read_to_end(&mut packet);
+    read.map_err(|_| Errno::PROTO)?;
+    Ok(packet)
+}
+
+/// A file read from its beginning, wherever its cursor is.
+struct At<'a>(&'a File, u64);
+
+impl Read for At<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let got = self.0.read_at(into, self.1)?;
+        self.1 += got as u64;
+        Ok(got)
+    }
+}
+
 /// The supervisor's reply to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
@@ -93,16 +137,49 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// As a packet, cut to fit.
-    pub fn encode(&self) -> Vec<u8> {
-        let (kind, text) = match self {
+    fn parts(&self) -> (u8, &str) {
+        match self {
             Reply::Progress(text) => (PROGRESS, text),
             Reply::Done(text) => (DONE, text),
             Reply::Failed(text) => (FAILED, text),
-        };
+        }
+    }
+
+    /// As a packet, whole.
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, text) = self.parts();
         let mut packet = vec![kind];
-        packet.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_REPLY - 1)]);
+        packet.extend_from_slice(text.as_bytes());
         packet
+    }
+
+    /// Sends it, without waiting.
+    ///
+    /// # Errors
+    /// Those of sendmsg, and of making a memfd.
+    pub fn send(&self, socket: impl AsFd) -> Result<(), Errno> {
+        let packet = self.encode();
+        if packet.len() <= MAX_REPLY {
+            return send(socket, &packet, &[]);
+        }
+        let file = in_memory(&packet[1..])?;
+        send(socket, &[LONG, packet[0]], &[file.as_fd()])
+    }
+
+    /// Receives one; none: the connection has ended.
+    ///
+    /// # Errors
+    /// Those of recvmsg; EPROTO if it cannot be understood.
+    pub fn receive(socket: impl AsFd) -> Result<Option<Self>, Errno> {
+        let (packet, fds) = receive_up_to(socket, MAX_REPLY, RecvFlags::empty())?;
+        if packet.is_empty() {
+            return Ok(None);
+        }
+        let whole = match (&packet[..], fds.into_iter().next()) {
+            (&[LONG, kind], Some(file)) => content(kind, file)?,
+            _ => packet,
+        };
+        Self::decode(&whole).map(Some).ok_or(Errno::PROTO)
     }
 
     /// From a packet.

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub const MAX_PACKET: usize = 1024;
 /// The longest packet from a command to the supervisor: a path, or a text.
 pub const MAX_REQUEST: usize = 16 << 10;
-/// The longest answer to a command: a line for each of 512 processes, of 250 bytes at most.
-pub const MAX_REPLY: usize = 128 << 10;
+/// The longest packet to a command. A longer answer goes through a file in memory.
+pub const MAX_REPLY: usize = 64 << 10;
 /// The most descriptors of a packet.
 pub const MAX_FDS: usize = 2 * MAX_DEVICES;
 

@@ -1,10 +1,13 @@
 //! Packets carry everything, any bytes decode to something or nothing, and names are believed only of their makers.
 
+use super::socket::MAX_REPLY;
 use super::*;
 use crate::table::{SlotNumber, VERSION};
 use ebb_sys::peer::Peer;
 use ebb_sys::proc::Process;
 use proptest::prelude::*;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 #[test]
 fn packets_carry_everything() {
@@ -72,6 +75,31 @@ fn packets_carry_everything() {
         let reply = reply("text".into());
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
     }
+}
+
+#[test]
+fn a_reply_longer_than_a_packet_comes_whole() {
+    let flags = SocketFlags::CLOEXEC;
+    let (from, to) =
+        net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    for length in [0, 1, MAX_REPLY - 2, MAX_REPLY - 1, MAX_REPLY, 5 << 20] {
+        let text: String = (0..length)
+            .map(|at| char::from(b'a' + (at % 23) as u8))
+            .collect();
+        for reply in [Reply::Progress, Reply::Done, Reply::Failed] {
+            let reply = reply(text.clone());
+            reply.send(&from).unwrap();
+            assert_eq!(Reply::receive(&to), Ok(Some(reply)), "{length}");
+        }
+    }
+    // A long reply without its file is none, and the file cannot be changed.
+    super::send(&from, b"*+", &[]).unwrap();
+    assert_eq!(Reply::receive(&to), Err(Errno::PROTO));
+    Reply::Done("x".repeat(MAX_REPLY)).send(&from).unwrap();
+    let (_, fds) = super::receive(&to).unwrap();
+    assert_eq!(rustix::io::write(&fds[0], b"y"), Err(Errno::PERM));
+    drop(from);
+    assert_eq!(Reply::receive(&to), Ok(None));
 }
 
 #[test]

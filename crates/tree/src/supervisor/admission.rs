@@ -299,7 +299,7 @@ pub(super) fn serves_other_users() -> bool {
 
 fn other_user(uid: u32) -> String {
     let us = rustix::process::geteuid().as_raw();
-    format!("it runs as user {uid}, not {us}")
+    format!("the tree is of user {us}, not of user {uid}: act as user {us}")
 }
 
 /// Says no to who has connected.

@@ -2,7 +2,6 @@
 
 use crate::protocol::Reply;
 use rustix::event::epoll;
-use rustix::net::{self, SendFlags};
 use std::os::fd::OwnedFd;
 
 /// Hears of a command that goes away before it is answered; one that cannot be listened to is refused.
@@ -17,6 +16,5 @@ pub(super) fn watch_client(epoll: &OwnedFd, client: &OwnedFd, token: epoll::Even
 
 /// Tells a command; one that does not listen is no matter of ours.
 pub(super) fn answer(client: &OwnedFd, reply: Reply) {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let _ = net::send(client, &reply.encode(), flags);
+    let _ = reply.send(client);
 }

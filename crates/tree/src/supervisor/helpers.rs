@@ -179,7 +179,11 @@ impl Supervisor {
     ///
     /// # Errors
     /// Those of the event queue; none is expected.
-    pub fn wait_for_helpers(&mut self, limit: Duration) -> io::Result<()> {
+    pub fn wait_for_helpers(
+        &mut self,
+        limit: Duration,
+        mut progress: impl FnMut(usize, Duration),
+    ) -> io::Result<()> {
         let start = Instant::now();
         loop {
             let mut slots: Vec<SlotNumber> = self.helpers.values().copied().collect();
@@ -196,6 +200,7 @@ impl Supervisor {
             if slots.is_empty() && !unknown() || waited >= limit {
                 return Ok(());
             }
+            progress(slots.len(), waited);
             self.step(Duration::from_millis(2))?;
         }
     }

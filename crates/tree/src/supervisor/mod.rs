@@ -59,7 +59,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
-pub use stats::{FaultsShown, MemberShown, StatsShown};
+pub use stats::{CellShown, FaultsShown, MemberShown, MoreShown, PoolShown, StatsShown};
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::ops::RangeInclusive;

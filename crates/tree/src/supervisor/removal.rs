@@ -197,8 +197,9 @@ impl Supervisor {
                     .filter_map(|s| s.answer_to(removal.change))
                     .collect();
                 if answers.is_empty() {
-                    let text = format!("{} MiB left, {holders} processes", left.div_ceil(256));
-                    return self.report(n, text);
+                    // Others may have put pages there since the first look.
+                    let all = had.max(left);
+                    return self.report(n, moved(all - left, all));
                 }
                 let since = refused.unwrap_or_else(Instant::now);
                 if since.elapsed() < ANSWER_TIME {
@@ -283,6 +284,27 @@ impl Supervisor {
             answer(&removal.client, Reply::Done(text));
         }
     }
+}
+
+/// Of so many pages, both in the unit of the larger.
+fn moved(pages: u64, all: u64) -> String {
+    let (unit, name) = match all {
+        0..262_144 => (256.0, "MiB"),
+        _ => (262_144.0, "GiB"),
+    };
+    format!(
+        "moved {:.1} of {:.1} {name}",
+        pages as f64 / unit,
+        all as f64 / unit
+    )
+}
+
+#[cfg(test)]
+#[test]
+fn progress_has_one_unit() {
+    assert_eq!(moved(0, 1), "moved 0.0 of 0.0 MiB");
+    assert_eq!(moved(12_800, 25_600), "moved 50.0 of 100.0 MiB");
+    assert_eq!(moved(314_573, 891_290), "moved 1.2 of 3.4 GiB");
 }
 
 fn no_room(missing: u64) -> String {

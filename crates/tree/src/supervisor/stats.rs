@@ -3,12 +3,13 @@
 //! Each figure is read by itself: together they are no snapshot. Reading them asks nothing of the members.
 
 use super::{DeviceShown, ProcessLimits, Supervisor};
-use crate::histogram::Summary;
-use crate::table::Way;
-use crate::{Mode, Totals};
+use crate::histogram::{BOUNDS_NS, Summary};
+use crate::table::{SlotNumber, Way};
+use crate::{MAX_MEMBERS, Mode, Totals};
 use ebb_engine::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Faults of one way; durations in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -25,6 +26,10 @@ pub struct FaultsShown {
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// A histogram: how many took no longer than each of [`BOUNDS_NS`] and longer than the one before; last, those
+    /// that took longer than all.
+    #[serde(default)]
+    pub counts: [u64; BOUNDS_NS.len() + 1],
 }
 
 impl From<Summary> for FaultsShown {
@@ -36,9 +41,46 @@ impl From<Summary> for FaultsShown {
             p99_ns: summary.p99,
             p999_ns: summary.p999,
             max_ns: summary.max,
+            counts: summary.counts,
         }
     }
 }
+
+/// The content of a pool, in the words of `zramctl`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolShown {
+    /// DATA: bytes of the pages in it, as the programs see them.
+    pub data_bytes: u64,
+    /// COMPR: bytes of them, compressed.
+    pub compressed_bytes: u64,
+    /// TOTAL: memory that it takes.
+    pub total_bytes: u64,
+}
+
+/// Clusters of a device that lie together.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CellShown {
+    /// How many.
+    pub clusters: u32,
+    /// Those leased by processes.
+    pub leased: u32,
+    /// Slots of them in use.
+    pub slots: u64,
+    /// Processes that lease some, at most four.
+    pub pids: Vec<u32>,
+}
+
+/// Waits that more memory would have spared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MoreShown {
+    /// So much more.
+    pub bytes: u64,
+    /// Waits for pages that would have been kept.
+    pub spared_ns: u64,
+}
+
+/// Cells of a device's map.
+const CELLS: usize = 64;
 
 /// A managed process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -55,10 +97,16 @@ pub struct MemberShown {
     pub faults: BTreeMap<String, u64>,
     /// Time that its threads waited for them.
     pub waited_ns: u64,
+    /// Time in which at least one of its threads waited.
+    #[serde(default)]
+    pub some_ns: u64,
+    /// The part of it in which no thread of it ran.
+    #[serde(default)]
+    pub full_ns: u64,
 }
 
 /// The figures of a tree.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StatsShown {
     /// Version of the `ebb run` that answers.
     pub version: String,
@@ -72,6 +120,9 @@ pub struct StatsShown {
     pub pool_bytes: u64,
     /// The most of them.
     pub peak_pool_bytes: u64,
+    /// The content of all pools, as their processes said last.
+    #[serde(default)]
+    pub pool: PoolShown,
     /// Whether the tree has begun to page.
     pub paged: bool,
     /// Processes that joined so far.
@@ -82,6 +133,13 @@ pub struct StatsShown {
     pub fault_latency: BTreeMap<String, FaultsShown>,
     /// Swap devices.
     pub devices: Vec<DeviceShown>,
+    /// Waits that more memory would have spared the process that waited most, or the processes that had its place
+    /// after one another. It rises.
+    #[serde(default)]
+    pub more: Vec<MoreShown>,
+    /// The map of each device, in the order of `devices`.
+    #[serde(default)]
+    pub maps: Vec<Vec<CellShown>>,
     /// Processes that are managed now.
     pub members: Vec<MemberShown>,
 }
@@ -98,6 +156,11 @@ impl StatsShown {
             .values()
             .map(|faults| faults.sum_ns)
             .sum()
+    }
+
+    /// Nanoseconds in which threads waited: at least one, and all that could run, summed over the processes.
+    pub fn pressure_ns(&self) -> (u64, u64) {
+        (self.counter("psi_some_ns"), self.counter("psi_full_ns"))
     }
 
     /// A counter by its name; 0 where there is none.
@@ -128,8 +191,76 @@ impl Supervisor {
             counters,
             fault_latency: by_way(&totals),
             devices: self.devices(),
+            maps: self.maps(),
+            more: self.more_shown(),
+            pool: self.pools_shown(limits.pool_bytes),
             members: self.members_shown(limits.processes),
         }
+    }
+
+    fn more_shown(&self) -> Vec<MoreShown> {
+        let used = SlotNumber::all().filter(|slot| self.used[slot.index()]);
+        let refaults = used.map(|slot| &self.table.slot(slot).refaults);
+        let most = refaults.max_by_key(|refaults| refaults.sum());
+        let spared = most.map_or_else(Vec::new, |refaults| refaults.spared());
+        let shown = spared.into_iter().map(|(frames, spared_ns)| MoreShown {
+            bytes: frames * PAGE_SIZE as u64,
+            spared_ns,
+        });
+        shown.collect()
+    }
+
+    /// The pools of the processes that are managed now.
+    fn pools_shown(&self, total_bytes: u64) -> PoolShown {
+        let slots = self.table.taken().map(|(slot, _)| self.table.slot(slot));
+        slots.fold(
+            PoolShown {
+                total_bytes,
+                ..PoolShown::default()
+            },
+            |sum, slot| {
+                let pages = slot.pool_pages.load(Relaxed);
+                let data = pages.saturating_mul(PAGE_SIZE as u64);
+                let compressed = slot.pool_data.load(Relaxed);
+                PoolShown {
+                    data_bytes: sum.data_bytes.saturating_add(data),
+                    compressed_bytes: sum.compressed_bytes.saturating_add(compressed),
+                    ..sum
+                }
+            },
+        )
+    }
+
+    /// The maps of all devices. Members say how full their clusters are while somebody looks; so the first map after
+    /// a while shows leases alone.
+    fn maps(&self) -> Vec<Vec<CellShown>> {
+        let now = ebb_sys::clock::monotonic_ns();
+        self.table.map_asked.0.store(now, Relaxed);
+        let mut pids = [None; MAX_MEMBERS];
+        for (pid, slot) in &self.by_pid {
+            pids[slot.index()] = Some(*pid);
+        }
+        let map = |leases: crate::lease::Leases<'_>| {
+            let clusters = leases.owner.len();
+            let each = clusters.div_ceil(CELLS).max(1);
+            let cells = clusters.div_ceil(each);
+            let mut map = vec![CellShown::default(); cells];
+            for (at, cell) in map.iter_mut().enumerate() {
+                cell.clusters = each.min(clusters - at * each) as u32;
+            }
+            for (c, (owner, slots)) in leases.map().enumerate() {
+                let (cell, Some(owner)) = (&mut map[c / each], owner) else {
+                    continue;
+                };
+                cell.leased += 1;
+                cell.slots += u64::from(slots);
+                let pid = pids.get(owner).copied().flatten();
+                cell.pids
+                    .extend(pid.filter(|pid| !cell.pids.contains(pid) && cell.pids.len() < 4));
+            }
+            map
+        };
+        self.each_leases().map(map).collect()
     }
 
     fn members_shown(&self, processes: Vec<ProcessLimits>) -> Vec<MemberShown> {
@@ -156,6 +287,8 @@ impl Supervisor {
                 pool_bytes: process.pool_bytes,
                 faults,
                 waited_ns: sums.unwrap_or(0),
+                some_ns: slot.map_or(0, |slot| slot.counters.0.psi_some_ns.get()),
+                full_ns: slot.map_or(0, |slot| slot.counters.0.psi_full_ns.get()),
             }
         });
         shown.collect()

@@ -14,6 +14,7 @@ unsafe impl Shared for LeaseHeader {}
 /// Where the parts of a lease area lie.
 struct LeaseLayout {
     owner: usize,
+    fill: usize,
     rows: usize,
     len: usize,
 }
@@ -21,9 +22,11 @@ struct LeaseLayout {
 impl LeaseLayout {
     fn new(clusters: usize) -> Self {
         let owner = size_of::<LeaseHeader>().next_multiple_of(64);
-        let rows = (owner + clusters * 4).next_multiple_of(PAGE_SIZE);
+        let fill = (owner + clusters * 4).next_multiple_of(PAGE_SIZE);
+        let rows = (fill + clusters * 4).next_multiple_of(PAGE_SIZE);
         Self {
             owner,
+            fill,
             rows,
             len: rows + MAX_MEMBERS * row_words(clusters) * 8,
         }
@@ -44,6 +47,7 @@ fn leases_in(area: Area, clusters: u32) -> Result<Leases<'static>, Errno> {
         Some(Leases {
             header: area.one(0)?,
             owner: area.many(layout.owner, clusters as usize)?,
+            fill: area.many(layout.fill, clusters as usize)?,
             rows: area.many(layout.rows, MAX_MEMBERS * row_words(clusters as usize))?,
         })
     };

@@ -22,6 +22,7 @@ mod device;
 mod limits;
 mod namespaces;
 mod pools;
+mod refaults;
 mod slot;
 mod start;
 mod wait;
@@ -51,7 +52,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 11;
+pub(crate) const VERSION: u32 = 12;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,6 +141,8 @@ pub(crate) struct Table {
     pub pool_peak: Line<AtomicU64>,
     /// When (CLOCK_MONOTONIC nanoseconds) a member loaded a page from a device last, about.
     pub loaded: Line<AtomicU64>,
+    /// When (CLOCK_MONOTONIC nanoseconds) somebody last looked at the map of clusters.
+    pub map_asked: Line<AtomicU64>,
     /// Slots that wait for room.
     pub waiters: Line<[AtomicU64; SLOT_WORDS]>,
     states: [AtomicU32; MAX_MEMBERS],
@@ -148,7 +151,7 @@ pub(crate) struct Table {
 }
 
 // SAFETY: `repr(C)`, and every field is an atomic or made of atomics. `Counters` is `repr(C)` with
-// `repr(transparent)` wrappers of `AtomicU64`, `Histogram` is `repr(C)` of `AtomicU64`, `Line` adds
+// `repr(transparent)` wrappers of `AtomicU64`, `Histogram` and `Refaults` are `repr(C)` of `AtomicU64`, `Line` adds
 // padding that nobody reads. All of them take any bit pattern.
 #[allow(unsafe_code)]
 unsafe impl Shared for Table {}
@@ -222,6 +225,8 @@ impl Table {
         slot.pool.store(0, Relaxed);
         slot.pool_oldest.store(0, Relaxed);
         for word in [
+            &slot.pool_data,
+            &slot.pool_pages,
             &slot.let_grow_ns,
             &slot.pool_reported_ns,
             &slot.pool_grew_ns,

@@ -3,6 +3,7 @@
 
 use super::device::Share;
 use super::limits::LimitWords;
+use super::refaults::Refaults;
 use crate::histogram::Histogram;
 use crate::{MAX_DEVICES, MAX_MEMBERS};
 use ebb_engine::counters::Counters;
@@ -166,6 +167,9 @@ pub(crate) struct Slot {
     pub limits: LimitWords,
     /// Bytes that its pool holds.
     pub pool: AtomicU64,
+    /// Bytes of compressed pages in it, and how many pages they are.
+    pub pool_data: AtomicU64,
+    pub pool_pages: AtomicU64,
     /// Monotonic times: when that was said, and when it was last more than before.
     pub pool_reported_ns: AtomicU64,
     pub pool_grew_ns: AtomicU64,
@@ -174,6 +178,7 @@ pub(crate) struct Slot {
     pub shares: [Share; MAX_DEVICES],
     pub counters: Line<Counters>,
     pub latency: [Histogram; 4],
+    pub refaults: Refaults,
 }
 
 /// In place of a pid: the child has been forked, and its parent does not know which it is.

@@ -317,7 +317,7 @@ pub fn ends_with_its_program() {
     let (mut tree, mut program, helper) = tree_with("polite");
     program.kill().unwrap();
     program.wait().unwrap();
-    tree.sup.wait_for_helpers(S(5)).unwrap();
+    tree.sup.wait_for_helpers(S(5), |_, _| ()).unwrap();
     assert!(!lives(helper));
     assert!(!tree.sup.has_processes());
     assert_eq!(told(&tree, "is ended"), 0);
