@@ -264,7 +264,7 @@ fn seconds(result: &str) -> Option<f64> {
 }
 
 /// Lists the test programs that took longest.
-fn slowest(programs: &mut Vec<(String, f64)>) {
+fn slowest(programs: &mut [(String, f64)]) {
     programs.sort_by(|a, b| b.1.total_cmp(&a.1));
     for (program, seconds) in programs.iter().take(SLOWEST) {
         println!("{seconds:6.0} s  {program}");
