@@ -56,7 +56,7 @@ pub enum Verb {
     /// Show or change the limits of a program that runs
     Limit(LimitArgs),
     /// Watch the programs that run under `ebb run`
-    #[command(after_help = crate::top::WORDS)]
+    #[command(after_help = crate::words_of_top::WORDS)]
     Top(TopArgs),
     /// Show what a program that runs uses, its faults, and how long it waited for them
     Stats(StatsArgs),

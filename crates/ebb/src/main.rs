@@ -38,6 +38,7 @@ mod summary;
 mod swap;
 mod top;
 mod wait;
+mod words_of_top;
 mod wrap;
 
 use clap::Parser;

@@ -11,9 +11,6 @@ mod state;
 mod tests;
 mod trees;
 mod view;
-mod words;
-
-pub use words::WORDS;
 
 use crate::ask;
 use crate::cli::TopArgs;

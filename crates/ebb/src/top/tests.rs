@@ -251,7 +251,10 @@ fn keys() {
     assert!(picture(&state, 80, 24).unwrap().contains("PAUSED"));
     state.key(KeyCode::Char('?'));
     let shown = picture(&state, 80, 24).unwrap();
-    for word in WORDS.lines().chain(super::words::KEYS.lines()) {
+    for word in crate::words_of_top::WORDS
+        .lines()
+        .chain(crate::words_of_top::KEYS.lines())
+    {
         assert!(shown.contains(word), "{word}:\n{shown}");
     }
     assert_eq!(state.key(KeyCode::Esc), Step::On, "it closes the help");

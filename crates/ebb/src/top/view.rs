@@ -2,8 +2,8 @@
 
 use super::sample::WAYS;
 use super::state::State;
-use super::words::{KEYS, WORDS};
 use crate::figures::{paging, time};
+use crate::words_of_top::{KEYS, WORDS};
 use ebb_engine::CLUSTER_SLOTS;
 use ebb_stores::human;
 use ebb_tree::{CellShown, PoolShown};
