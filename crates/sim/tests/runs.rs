@@ -1,6 +1,7 @@
 //! Runs of the simulator, short ones.
 #![cfg(debug_assertions)]
 
+use ebb_engine::{CLUSTER_SLOTS, MAX_DEVICE_SLOTS, MAX_DEVICES};
 use ebb_sim::campaign::{Narrowed, run_once};
 use ebb_sim::plan::{DevicePlan, Plan};
 use ebb_sim::world::Shared;
@@ -49,18 +50,18 @@ fn a_run_is_a_function_of_its_seed() {
     a_tebibyte_of_swap();
 }
 
-/// A device of 1 TiB costs what one of 64 MiB costs, a page. A test of its own would be another thread.
+/// Devices of 1 TiB together cost what small ones cost, a page. A test of its own would be another thread.
 fn a_tebibyte_of_swap() {
-    const MIB: usize = 256;
-    let seconds = |mebibytes: usize| {
-        let shared: &'static Shared = Box::leak(Box::new(Shared::with_slots(mebibytes * MIB)));
+    let seconds = |slots: usize| {
+        let shared: &'static Shared = Box::leak(Box::new(Shared::with_slots(MAX_DEVICES * slots)));
         let mut plan = Plan::of(1, false);
         plan.codec = ebb_tree::Codec::None;
-        plan.devices = vec![DevicePlan {
-            slots: mebibytes * MIB,
+        let device = DevicePlan {
+            slots,
             latency: 0,
             faults: String::new(),
-        }];
+        };
+        plan.devices = vec![device; MAX_DEVICES];
         plan.mix.forks = 0;
         plan.kill = 0;
         let begin = Instant::now();
@@ -71,7 +72,11 @@ fn a_tebibyte_of_swap() {
             begin.elapsed().as_secs_f64() / report.faults as f64,
         )
     };
-    let ((few, small), (many, large)) = (seconds(64), seconds(1 << 20));
+    // Devices of 8 MiB, and the largest ones.
+    let ((few, small), (many, large)) = (
+        seconds(4 * CLUSTER_SLOTS as usize),
+        seconds(MAX_DEVICE_SLOTS as usize),
+    );
     println!(
         "64 MiB: {:.1} us a fault, 1 TiB: {:.1} us",
         small * 1e6,
@@ -80,6 +85,6 @@ fn a_tebibyte_of_swap() {
     assert!(few > 200 && many > 200, "{few} and {many} faults");
     assert!(
         large < 20.0 * small,
-        "{large} s a fault, and {small} s on a small device"
+        "{large} s a fault, and {small} s on small devices"
     );
 }

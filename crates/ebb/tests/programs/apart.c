@@ -110,8 +110,9 @@ int main(int argc, char **argv)
 	free(malloc(100));
 	char *memory = mapping(bytes);
 	add(&known, (uintptr_t)memory, (uintptr_t)memory + bytes);
-	/* Two holes: one is told of, the other is not. The first mapping grows down into its hole. */
-	size_t room = 16 * MIB, begins = 64 << 10, grown = 12 * MIB;
+	/* Two holes: one is told of, the other is not. The first mapping grows down into its hole, as far as the usual
+	   limit of a stack lets it (8 MiB). */
+	size_t room = 16 * MIB, begins = 64 << 10, grown = 6 * MIB;
 	char *low = mapping(room), *unseen = mapping(room);
 	munmap(low, room);
 	char *top = mmap(low + room - begins, begins, PROT_READ | PROT_WRITE,

@@ -81,11 +81,14 @@ impl Ask {
 
 /// The supervisors of this user's trees, by their numbers; as root, of every user's.
 pub fn trees() -> Vec<u32> {
+    let us = rustix::process::geteuid().as_raw();
     let mut found: Vec<u32> = names()
         .iter()
         .filter_map(|name| {
             let pid = ControlName::parse(name)?.pid;
-            connect(name, &users_of(pid)).map(|_| pid)
+            let supervisor = connect(name, &users_of(pid))?;
+            let user = peer::of(supervisor.as_fd()).ok()?.uid;
+            (us == 0 || us == user).then_some(pid)
         })
         .collect();
     found.sort_unstable();
