@@ -74,7 +74,7 @@ fn a_tebibyte_of_swap() {
     };
     // Devices of 8 MiB, and the largest ones.
     let ((few, small), (many, large)) = (
-        seconds(4 * CLUSTER_SLOTS as usize),
+        seconds(4 * CLUSTER_SLOTS),
         seconds(MAX_DEVICE_SLOTS as usize),
     );
     println!(
