@@ -448,7 +448,7 @@ fn memory_of_ours_lies_apart_from_the_programs() {
     let alone = free(&job, "apart");
     assert_eq!(
         alone.stdout,
-        b"0, 0 in the hole, 0 nearby\n0 nearby in a child\ngrown\n"
+        b"0 in the hole, 0 nearby\ngrown\n0 nearby in a child\n"
     );
     for front in [&[][..], &["setarch".into(), "-R".into()]] {
         let managed = Under::budget(40 * MIB).run_behind(front, &job);

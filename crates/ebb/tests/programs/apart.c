@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -110,29 +109,27 @@ int main(int argc, char **argv)
 	free(malloc(100));
 	char *memory = mapping(bytes);
 	add(&known, (uintptr_t)memory, (uintptr_t)memory + bytes);
-	/* Two holes: one is told of, the other is not. The first mapping grows down into its hole, as far as the usual
-	   limit of a stack lets it (8 MiB). */
+	/* Two holes. A mapping grows down into the first one, as far as the usual limit of a stack lets it (8 MiB). */
 	size_t room = 16 * MIB, begins = 64 << 10, grown = 6 * MIB;
-	char *low = mapping(room), *unseen = mapping(room);
+	char *low = mapping(room), *hole = mapping(room);
 	munmap(low, room);
+	munmap(hole, room);
 	char *top = mmap(low + room - begins, begins, PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_GROWSDOWN, -1, 0);
 	top += begins;
 	add(&known, (uintptr_t)low, (uintptr_t)low + room);
-	long result;
-	__asm__ volatile("syscall"
-			 : "=a"(result)
-			 : "a"(SYS_munmap), "D"(unseen), "S"(room)
-			 : "rcx", "r11", "memory");
-	add(&known, (uintptr_t)unseen, (uintptr_t)unseen + room);
+	add(&known, (uintptr_t)hole, (uintptr_t)hole + room);
 	fill((uint64_t *)memory, bytes / 8, 0);
 	fill((uint64_t *)memory, bytes / 8, 1);
 	static struct list now;
 	mappings(&now);
 	int unasked = 0;
 	for (int i = 0; i < now.count; i++)
-		unasked += now.ranges[i].start >= (uintptr_t)unseen && now.ranges[i].end <= (uintptr_t)unseen + room;
-	printf("%ld, %d in the hole, %d nearby\n", result, unasked, foreign_nearby("parent"));
+		unasked += now.ranges[i].start >= (uintptr_t)hole && now.ranges[i].end <= (uintptr_t)hole + room;
+	printf("%d in the hole, %d nearby\n", unasked, foreign_nearby("parent"));
+	for (char *at = top - PAGE; at >= top - grown; at -= PAGE)
+		*at = 1;
+	puts("grown");
 	if (fork() == 0) {
 		fill((uint64_t *)memory, bytes / 8, 1);
 		printf("%d nearby in a child\n", foreign_nearby("child"));
@@ -140,8 +137,5 @@ int main(int argc, char **argv)
 		_exit(0);
 	}
 	wait(NULL);
-	for (char *at = top - PAGE; at >= top - grown; at -= PAGE)
-		*at = 1;
-	puts("grown");
 	return 0;
 }
