@@ -34,8 +34,13 @@ impl<K: Kernel> FaultService<K> {
             self.register_all(&mut state);
             any = true;
         }
+        let early = state.parked.take_early();
         if any {
             self.base.registration.end_round(self.kernel);
+        }
+        drop(state);
+        for fault in early {
+            self.wake_unserved(PageNumber::of(fault.address));
         }
     }
 

@@ -124,6 +124,10 @@ impl<K: Kernel> FaultService<K> {
                 state.parked.park(fault);
                 return Err(Served::Done);
             }
+            Page::Swapped(_) if !fault.protected && !state.is_registered(waiter.page) => {
+                state.parked.park_early(fault);
+                return Err(Served::Done);
+            }
             Page::Swapped(_) if !fault.protected => {
                 let loaded = self.swap_in(state, worker, pending);
                 return loaded.ok_or(Served::NoRoom);

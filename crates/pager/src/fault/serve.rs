@@ -131,7 +131,7 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// Wakes a thread whose fault is to come once more.
-    fn wake_unserved(&self, page: PageNumber) {
+    pub fn wake_unserved(&self, page: PageNumber) {
         self.stops_waiting(self.now());
         self.wake(page, 1);
     }

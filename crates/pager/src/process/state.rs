@@ -80,6 +80,12 @@ impl State {
         self.tables = bytes.div_ceil(PAGE_SIZE) as i64;
     }
 
+    /// Whether missing pages there are faults: not, between a call that moves memory and its registration.
+    pub fn is_registered(&self, page: PageNumber) -> bool {
+        let range = self.ranges.find(page.address());
+        range.is_some_and(|range| range.attributes.registered)
+    }
+
     /// The invariants of every part, and of parts together.
     pub fn check(&self, shared: &SharedPages) {
         self.ranges.check();
