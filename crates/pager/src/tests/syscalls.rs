@@ -79,6 +79,28 @@ fn pages_follow_memory_that_is_moved() {
 }
 
 #[test]
+fn a_fault_from_before_memory_moved_there_waits_for_its_registration() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, UNIT);
+    machine.store_staged();
+    assert!(matches!(machine.page(start), Page::Swapped(_)));
+    let (end, before) = (start + UNIT * PAGE, machine.kernel.touch(2, start, None));
+    assert_eq!(before, Err(Stop::Waits));
+    // As `mremap` leaves it until the keeper's turn.
+    machine.kernel.tables(|tables| {
+        let moved = tables.mappings.range_mut(start..end);
+        moved.for_each(|(_, mapping)| mapping.registered = false);
+    });
+    let mut state = machine.process.lock();
+    state.ranges.change(start, end, |a| a.registered = false);
+    drop(state);
+    machine.serve();
+    machine.process.register_new();
+    machine.read_all();
+    machine.check();
+}
+
+#[test]
 fn locked_memory_stays_until_it_is_unlocked() {
     let mut machine = Machine::new(1024);
     let start = machine.map(UNIT);
