@@ -266,16 +266,6 @@ fn a_full_disk() {
 /// of the room as soon as there are pages on it.
 #[test]
 fn a_file_system_that_fills_while_the_program_pages() {
-    if cannot_page() {
-        return;
-    }
-    if !ebb_harness::is_root() {
-        println!("skipped: only root can mount a file system");
-        return;
-    }
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    let job = incompressible().time_limit(Duration::from_secs(60));
-    let alone = free(&job, "touch");
     let script = r#"
 at=$0/at; mkdir "$at" && truncate -s 40M "$0/image" && mkfs.ext4 -q "$0/image" || exit 90
 loop=$(losetup --find --show --direct-io=on "$0/image") || exit 90
@@ -299,19 +289,11 @@ grep -q "No space" "$0/full" || echo "never filled" >&2
 ls -A "$at" | grep -v -x -e lost+found -e other | sed "s/^/left behind: /" >&2
 exit "$status"
 "#;
-    let mut shell = ["unshare", "--mount", "sh", "-c", script]
-        .map(OsString::from)
-        .to_vec();
-    shell.push(dir.path().into());
     // No dirty pages of files: they would count in the same cgroup until the disk has them.
-    let at = dir.path().join("at");
-    let under = Under::budget(BUDGET).options(&["--swap", at.to_str().unwrap()]);
-    let managed = under.run_behind(&shell, &job);
-    let (stderr, what) = (&managed.run.stderr, "a full file system");
-    if managed.run.status.and_then(|status| status.code()) == Some(90) {
-        println!("skipped: no file system can be mounted here: {stderr}");
+    let Some((alone, managed)) = behind_a_mount(script, SLACK) else {
         return;
-    }
+    };
+    let (stderr, what) = (&managed.run.stderr, "a full file system");
     right_or_ended(&managed, &alone, what);
     assert!(!stderr.contains("never filled"), "{what}: {stderr}");
     assert!(!stderr.contains("left behind"), "{what}: {stderr}");
@@ -671,14 +653,15 @@ fn unchanged_pages_are_evicted_without_a_write() {
     );
 }
 
-/// Runs a job behind a shell that puts its swap at `$0/at`, if the machine lets it.
-fn behind_a_mount(script: &str, what: &str) {
+/// Runs a job behind a shell that puts its swap at `$0/at`: how it ended by itself and with that. None if the machine
+/// does not let it. The cgroup has so many bytes beside the budget.
+fn behind_a_mount(script: &str, beside: u64) -> Option<(Outcome, Managed)> {
     if cannot_page() {
-        return;
+        return None;
     }
     if !ebb_harness::is_root() {
         println!("skipped: only root can mount a file system");
-        return;
+        return None;
     }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let job = incompressible().time_limit(Duration::from_secs(60));
@@ -688,9 +671,8 @@ fn behind_a_mount(script: &str, what: &str) {
         .to_vec();
     shell.push(dir.path().into());
     let at = dir.path().join("at");
-    // A tmpfs counts in the same cgroup.
     let under = Under::budget(BUDGET)
-        .beside(SLACK + 160 * MIB)
+        .beside(beside)
         .options(&["--swap", at.to_str().unwrap()]);
     let managed = under.run_behind(&shell, &job);
     if managed.run.status.and_then(|status| status.code()) == Some(90) {
@@ -698,8 +680,16 @@ fn behind_a_mount(script: &str, what: &str) {
             "skipped: no file system can be mounted here: {}",
             managed.run.stderr
         );
-        return;
+        return None;
     }
+    Some((alone, managed))
+}
+
+/// The same output, and pages were written to the swap.
+fn same_behind_a_mount(script: &str, beside: u64, what: &str) {
+    let Some((alone, managed)) = behind_a_mount(script, beside) else {
+        return;
+    };
     managed.assert_same(&alone, what);
     assert!(managed.counter("pswpout") > 0, "{what}: {}", managed.stats);
 }
@@ -709,7 +699,8 @@ fn behind_a_mount(script: &str, what: &str) {
 fn a_swap_file_in_memory() {
     let script = r#"mkdir "$0/at" && mount -t tmpfs tmpfs "$0/at" || exit 90
 exec "$@""#;
-    behind_a_mount(script, "tmpfs");
+    // It counts in the same cgroup.
+    same_behind_a_mount(script, SLACK + 160 * MIB, "tmpfs");
 }
 
 /// A loop device that is detached while it is in use stays until its last user has gone.
@@ -722,5 +713,5 @@ loop=$(losetup --find --show "$0/image") && ln -s "$loop" "$0/at" || exit 90
 status=$?
 wait $other
 exit "$status""#;
-    behind_a_mount(script, "a loop device");
+    same_behind_a_mount(script, SLACK + 160 * MIB, "a loop device");
 }

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Under, c_program, cannot_page, ebb, free, lacks, same_in_parts};
+use common::{
+    Under, c_program, cannot_page, ebb, free, helpers, lacks, processor_time, same_in_parts,
+};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_harness::tools;
@@ -662,9 +664,14 @@ fn idle_processes_take_next_to_no_processor_time() {
     }
     // They are quiet by then.
     std::thread::sleep(Duration::from_secs(2));
-    let before = helpers(run.id());
+    let look = || {
+        let helpers = helpers(run.id());
+        let took: Duration = helpers.iter().copied().map(processor_time).sum();
+        (helpers.len(), took)
+    };
+    let before = look();
     std::thread::sleep(SPAN);
-    let after = helpers(run.id());
+    let after = look();
     // One more: they end.
     fs::OpenOptions::new()
         .append(true)
@@ -677,22 +684,6 @@ fn idle_processes_take_next_to_no_processor_time() {
     let took = (after.1 - before.1).as_micros() as u64 / COUNT as u64 / SPAN.as_secs();
     println!("{took} µs a second of each helper");
     assert!(took < MOST, "{took} µs a second of each helper");
-}
-
-/// How many helpers a supervisor has, and the processor time that they took.
-fn helpers(supervisor: u32) -> (usize, Duration) {
-    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
-    let children = read(format!("/proc/{supervisor}/task/{supervisor}/children"));
-    let (mut count, mut ticks) = (0, 0);
-    for child in children.split_whitespace() {
-        let stat = read(format!("/proc/{child}/stat"));
-        if let Some((_, fields)) = stat.split_once("(ebb-helper) ") {
-            let field = |n: usize| fields.split(' ').nth(n).unwrap().parse::<u64>().unwrap();
-            count += 1;
-            ticks += field(11) + field(12);
-        }
-    }
-    (count, Duration::from_millis(10 * ticks))
 }
 
 /// A program that sleeps on 40 MiB, and one that works at random in as much: together they need

@@ -3,7 +3,7 @@
 mod common;
 
 use common::tree::Tree;
-use common::{cannot_page, ebb};
+use common::{cannot_page, ebb, helpers, processor_time};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -325,28 +325,6 @@ fn a_long_drain_says_how_far_it_is() {
     assert!(screen.contains("is not in use any more"), "{screen}");
 }
 
-/// Processor time of a process and of the helpers that it started, in nanoseconds.
-fn processor_time(supervisor: &str) -> u64 {
-    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
-    let children = children.unwrap();
-    let helpers = children.split_whitespace().filter(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "ebb-helper\n")
-    });
-    let of = |pid: &str| -> u64 {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-        let ran = tasks.map(|task| {
-            let words = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            words
-                .split(' ')
-                .next()
-                .and_then(|ns| ns.parse().ok())
-                .unwrap_or(0u64)
-        });
-        ran.sum()
-    };
-    of(supervisor) + helpers.map(of).sum::<u64>()
-}
-
 /// `ebb top` asks once a second. Asked a hundred times as often, supervisor and helpers may take half of a processor
 /// more: half a percent.
 #[test]
@@ -356,11 +334,15 @@ fn top_costs_its_tree_little() {
     }
     const SHARE: f64 = 0.005;
     let tree = tree();
-    let supervisor = tree.supervisor();
+    let supervisor: u32 = tree.supervisor().parse().unwrap();
+    let all = || -> Duration {
+        let helpers = helpers(supervisor).into_iter();
+        helpers.chain([supervisor]).map(processor_time).sum()
+    };
     let took = |during: &mut dyn FnMut()| {
-        let before = processor_time(&supervisor);
+        let before = all();
         during();
-        processor_time(&supervisor).saturating_sub(before)
+        all().saturating_sub(before).as_nanos() as u64
     };
     // Both have other work meanwhile: a machine that is busy with something else shows that in both.
     let quiet = took(&mut || std::thread::sleep(Duration::from_secs(3)));
@@ -558,7 +540,7 @@ for _ in range(40_000): kept[random.randrange(len(kept) >> 12) << 12] ^= 1";
         println!("{said}");
         said
     };
-    // Of "9.25 s", "about 2 s", "less than 1 s" and "350.1 ms".
+    // What is less than a second is none.
     let seconds = |time: &str| {
         let number = time.trim_start_matches(|c: char| !c.is_ascii_digit());
         let number: f64 = number.split(' ').next().unwrap().parse().unwrap();

@@ -5,6 +5,7 @@
 //!
 //! Not here: the figures (`ebb_tree`), the drawing (`view`), keys and order (`state`).
 
+mod keys;
 mod sample;
 mod state;
 #[cfg(test)]
@@ -16,7 +17,6 @@ use crate::ask;
 use crate::cli::TopArgs;
 use anyhow::{Context, Result, bail};
 use ebb_stores::human;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
 use sample::Sample;
 use state::{State, Step};
@@ -229,14 +229,8 @@ fn watch(
             }
         }
         terminal.draw(|frame| view::draw(frame, &state))?;
-        if event::poll(due.saturating_duration_since(Instant::now()))?
-            && let Event::Key(key) = event::read()?
-            && key.kind == KeyEventKind::Press
-        {
-            let interrupt =
-                key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            match state.key(key.code) {
-                _ if interrupt => return Ok(Over::Quit),
+        if let Some(key) = keys::pressed(due.saturating_duration_since(Instant::now()))? {
+            match state.key(key) {
                 Step::Quit => return Ok(Over::Quit),
                 Step::Trees => return Ok(Over::Trees),
                 Step::On => {}

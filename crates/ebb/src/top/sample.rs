@@ -50,14 +50,13 @@ impl Rates {
         let change = |way, of: fn(FaultsShown) -> u64| {
             of(now.faults(way)).saturating_sub(of(before.faults(way)))
         };
-        let share = |new: u64, old: u64| new.saturating_sub(old) as f64 / 1e9 / seconds;
         let (pressure, pressure_before) = (now.pressure_ns(), before.pressure_ns());
         let waited: u64 = WAYS.iter().map(|way| change(way, |f| f.sum_ns)).sum();
         Self {
             faults: WAYS.map(|way| change(way, |f| f.count) as f64 / seconds),
-            waiting: waited as f64 / 1e9 / seconds,
-            some: share(pressure.0, pressure_before.0),
-            full: share(pressure.1, pressure_before.1),
+            waiting: share(waited, 0, seconds),
+            some: share(pressure.0, pressure_before.0, seconds),
+            full: share(pressure.1, pressure_before.1, seconds),
             read: pages("pswpin") / seconds,
             written: pages("pswpout") / seconds,
         }
@@ -70,19 +69,23 @@ impl Rates {
         else {
             return Self::default();
         };
-        let share = |new: u64, old: u64| new.saturating_sub(old) as f64 / 1e9 / seconds;
         let count = |faults: &std::collections::BTreeMap<String, u64>, way| {
             faults.get(way).copied().unwrap_or(0)
         };
         let change = |way| count(&new.faults, way).saturating_sub(count(&old.faults, way));
         Self {
             faults: WAYS.map(|way| change(way) as f64 / seconds),
-            waiting: share(new.waited_ns, old.waited_ns),
-            some: share(new.some_ns, old.some_ns),
-            full: share(new.full_ns, old.full_ns),
+            waiting: share(new.waited_ns, old.waited_ns, seconds),
+            some: share(new.some_ns, old.some_ns, seconds),
+            full: share(new.full_ns, old.full_ns, seconds),
             ..Self::default()
         }
     }
+}
+
+/// The share of so many seconds that a sum of nanoseconds rose by.
+fn share(new: u64, old: u64, seconds: f64) -> f64 {
+    new.saturating_sub(old) as f64 / 1e9 / seconds
 }
 
 fn elapsed(before: &Sample, now: &Sample) -> Option<f64> {

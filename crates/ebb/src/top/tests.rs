@@ -5,6 +5,7 @@ use super::state::{Order, State, Step};
 use super::trees::{Choice, List, Tree};
 use super::*;
 use ebb_tree::{CellShown, DeviceShown, FaultsShown, MemberShown, PoolShown, StatsShown};
+use ratatui::crossterm::event::KeyCode;
 use std::collections::BTreeMap;
 
 fn member(pid: u32, name: &str, used: u64, faults: u64, waited: u64) -> MemberShown {

@@ -1,11 +1,12 @@
 //! The list of this user's trees, to choose one from.
 
+use super::keys;
 use super::view::{coloured, draw_help};
 use crate::ask;
 use crate::figures::paging;
 use anyhow::Result;
 use ebb_stores::human;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
@@ -168,20 +169,14 @@ pub fn choose(terminal: &mut DefaultTerminal, colour: bool) -> Result<Option<u32
     let mut shown = List::new(list(), colour);
     loop {
         terminal.draw(|frame| shown.draw(frame))?;
-        if !event::poll(Duration::from_secs(1))? {
+        let Some(key) = keys::pressed(Duration::from_secs(1))? else {
             shown.update(list());
             continue;
-        }
-        if let Event::Key(key) = event::read()?
-            && key.kind == KeyEventKind::Press
-        {
-            let interrupt =
-                key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-            match shown.key(key.code) {
-                Choice::Tree(pid) => return Ok(Some(pid)),
-                Choice::Open if !interrupt => {}
-                _ => return Ok(None),
-            }
+        };
+        match shown.key(key) {
+            Choice::Tree(pid) => return Ok(Some(pid)),
+            Choice::Open => {}
+            Choice::Quit => return Ok(None),
         }
     }
 }

@@ -8,9 +8,11 @@ use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::{MIB, SLACK, tools, workloads};
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The command, with its preload library built beside it.
 pub fn ebb() -> &'static Path {
@@ -301,3 +303,26 @@ const CLOSE: u64 = SLACK / 2;
 
 /// The smallest budget of `ebb run`: no test asks for less.
 pub const SMALLEST: u64 = 24 * MIB;
+
+/// The helpers that a supervisor has started.
+pub fn helpers(supervisor: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
+    let children = children.unwrap_or_default();
+    let all = children.split_whitespace().map(|pid| pid.parse().unwrap());
+    let is_helper = |pid: &u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name == "ebb-helper\n")
+    };
+    all.filter(is_helper).collect()
+}
+
+/// Processor time of all threads of a process.
+pub fn processor_time(pid: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let ran = tasks.map(|task| {
+        let words = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        let first = words.split(' ').next().and_then(|ns| ns.parse().ok());
+        Duration::from_nanos(first.unwrap_or(0))
+    });
+    ran.sum()
+}

@@ -1,5 +1,5 @@
-//! Faults that wait: on pages in transit, which the thread that ends the transit serves; and on memory that `mremap` has
-//! just put where they came from, until it is registered.
+//! Faults that wait. Those on pages in transit are served by the thread that ends the transit. Others came from where
+//! `mremap` has just put memory: they wait until it is registered.
 
 use crate::map::page_map::{Page, PageMap, PageNumber};
 use crate::process::worker::Worker;

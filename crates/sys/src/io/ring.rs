@@ -54,9 +54,7 @@ struct Mapping {
 
 impl Mapping {
     fn new(fd: &OwnedFd, len: usize, offset: u64) -> Result<Self, Errno> {
-        let start = OWN
-            .map_file(fd.as_fd(), offset, len, libc::MAP_POPULATE)
-            .map_err(|error| Errno::from_raw_os_error(error.0))?;
+        let start = OWN.map_file(fd.as_fd(), offset, len, libc::MAP_POPULATE)?;
         let start = NonNull::new(start as *mut u8).ok_or(Errno::NOMEM)?;
         Ok(Self { start, len })
     }

@@ -82,9 +82,7 @@ impl Area {
         if len == 0 {
             return Err(Errno::INVAL);
         }
-        let start = OWN
-            .map_file(fd, 0, len, libc::MAP_NORESERVE)
-            .map_err(|error| Errno::from_raw_os_error(error.0))?;
+        let start = OWN.map_file(fd, 0, len, libc::MAP_NORESERVE)?;
         Ok(Self {
             start: start as *const u8,
             len,

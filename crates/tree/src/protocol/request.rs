@@ -10,9 +10,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 const REQUEST: u8 = b'Q';
 const PROGRESS: u8 = b'.';
@@ -107,22 +106,13 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
 
 /// The packet whose text is in a file.
 fn content(kind: u8, file: OwnedFd) -> Result<Vec<u8>, Errno> {
-    let file = File::from(file);
+    let mut file = File::from(file);
     let mut packet = vec![kind];
-    let read = Read::take(At(&file, 0), MAX_LONG).read_to_end(&mut packet);
+    // Its cursor stands where the writer's does.
+    let rewound = file.rewind();
+    let read = rewound.and_then(|()| file.take(MAX_LONG).read_to_end(&mut packet));
     read.map_err(|_| Errno::PROTO)?;
     Ok(packet)
-}
-
-/// A file read from its beginning, wherever its cursor is.
-struct At<'a>(&'a File, u64);
-
-impl Read for At<'_> {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let got = self.0.read_at(into, self.1)?;
-        self.1 += got as u64;
-        Ok(got)
-    }
 }
 
 /// The supervisor's reply to a command.
