@@ -4,6 +4,7 @@ mod common;
 
 use common::cannot_page;
 use common::tree::{BUDGET, Tree};
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -86,12 +87,15 @@ fn the_pool_keeps_to_its_limit() {
         let pool = number(shown, "pool_bytes");
         pool > 5 * MIB && pool <= 11 * MIB
     });
-    // The threshold alone: what is above it goes to the device.
+    // The threshold alone: what is above it goes to the device, when nobody fills the pool nor reads from there.
+    let pid = Pid::from_raw(tree.pid.parse().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
     let shown = tree.limit(&["--accept", "40"]);
     assert_eq!(number(&shown, "accept_percent"), 40);
     until(&tree, "the pool goes down to its new threshold", |shown| {
         number(shown, "pool_bytes") <= 4 * MIB + MIB / 4
     });
+    kill_process(pid, Signal::CONT).unwrap();
     let shown = tree.limit(&["--pool-max", "3M", "--accept", "50"]);
     assert_eq!(number(&shown, "accept_percent"), 50);
     until(&tree, "the pool goes down to its new limit", |shown| {

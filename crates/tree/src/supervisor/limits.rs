@@ -3,8 +3,8 @@
 //! # A lower budget
 //! A budget below what is in use would make every fault wait, and end processes that wait too long. So a
 //! lower budget is approached. At each tick the budget becomes the memory in use, if that is less than
-//! before, and members are asked to give up the pages above the aim. Nobody ever meets a budget below what
-//! is in use.
+//! before, and members are asked to give up the pages above the aim. In between the budget loses half of what
+//! members give back (`Table::uncharge`). Nobody ever meets a budget below what is in use.
 //! ```text
 //! steady ──lower──▶ approaching ──in use ≤ aim──▶ steady at the aim
 //!    ▲◀──no progress, or who asked is gone: as it was──┘
@@ -37,8 +37,6 @@ pub(super) struct BudgetReduction {
     client: OwnedFd,
     /// In pages.
     aim: i64,
-    /// The budget before.
-    was: i64,
     /// The least that was in use so far, and since when.
     low: i64,
     since: Instant,
@@ -118,7 +116,6 @@ impl Supervisor {
                 self.reduction = Some(BudgetReduction {
                     client,
                     aim,
-                    was: now,
                     low: i64::MAX,
                     since: Instant::now(),
                     reported: Instant::now(),
@@ -126,6 +123,7 @@ impl Supervisor {
             }
             aim => {
                 if let Some(aim) = aim {
+                    self.budget = aim;
                     self.set_budget(aim);
                 }
                 answer(&client, Reply::Done(self.show_limits()));
@@ -219,6 +217,8 @@ impl Supervisor {
     /// Lets the budget follow what is in use down to the aim. Pages that are still above it.
     pub(super) fn reduce_budget(&mut self) -> i64 {
         let Some(reduction) = &mut self.reduction else {
+            // A member may have taken its part off late, or died between two words.
+            self.set_budget(self.budget);
             return 0;
         };
         let used = self.table.in_use();
@@ -226,7 +226,7 @@ impl Supervisor {
         if used < reduction.low {
             (reduction.low, reduction.since) = (used, now);
         }
-        let (aim, low, was) = (reduction.aim, reduction.low, reduction.was);
+        let (aim, low) = (reduction.aim, reduction.low);
         let since = reduction.since;
         let above = used.saturating_sub(aim);
         if above > 0 && now - reduction.reported > REPORT_INTERVAL {
@@ -234,18 +234,20 @@ impl Supervisor {
             let text = format!("{} in use", human(bytes(used)));
             answer(&reduction.client, Reply::Progress(text));
         }
-        self.set_budget(used.clamp(aim, self.table.budget.load(SeqCst)));
+        self.set_budget(used.min(self.table.budget.load(SeqCst)).max(aim));
+        self.table.reduction.store(above.max(0), SeqCst);
         if above <= 0 {
-            if let Some(reduction) = self.end_reduction(None) {
+            self.budget = aim;
+            if let Some(reduction) = self.end_reduction() {
                 answer(&reduction.client, Reply::Done(self.show_limits()));
             }
             return 0;
         }
         if now - since > PATIENCE {
-            if let Some(reduction) = self.end_reduction(Some(was)) {
+            if let Some(reduction) = self.end_reduction() {
                 let why = format!(
                     "the budget stays {}: {} are in use and no more can be swapped out; give more, or add a swap device first",
-                    human(bytes(was)),
+                    human(bytes(self.budget)),
                     human(bytes(low))
                 );
                 answer(&reduction.client, Reply::Failed(why));
@@ -257,6 +259,9 @@ impl Supervisor {
 
     /// Writes the budget, and the limit that goes with it until all is measured again.
     fn set_budget(&self, pages: i64) {
+        if pages == self.table.budget.load(SeqCst) {
+            return;
+        }
         let more = pages.saturating_sub(self.table.budget.swap(pages, SeqCst));
         self.table.limit.0.fetch_add(more, SeqCst);
         if more > 0 {
@@ -264,13 +269,12 @@ impl Supervisor {
         }
     }
 
-    /// Ends the reduction, with this budget if one is given.
-    fn end_reduction(&mut self, budget: Option<i64>) -> Option<BudgetReduction> {
+    /// Ends the reduction, with the budget that is to hold from now on.
+    fn end_reduction(&mut self) -> Option<BudgetReduction> {
         let reduction = self.reduction.take()?;
         let _ = epoll::delete(&self.epoll, &reduction.client);
-        if let Some(budget) = budget {
-            self.set_budget(budget);
-        }
+        self.table.reduction.store(0, SeqCst);
+        self.set_budget(self.budget);
         self.due = Instant::now();
         Some(reduction)
     }
@@ -283,8 +287,7 @@ impl Supervisor {
         match net::recv(&reduction.client, &mut [0; 64], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((_, 0)) | Err(_) => {
-                let was = reduction.was;
-                self.end_reduction(Some(was));
+                self.end_reduction();
             }
             Ok(_) => {}
         }

@@ -312,10 +312,10 @@ impl Supervisor {
     fn write_limit(&self, others: i64) {
         /// A change takes less than a microsecond, unless its thread lost its processor.
         const TRIES: u32 = 20;
-        let budget = self.table.budget.load(SeqCst);
         let limit = &self.table.limit.0;
         let look = || {
             let before = limit.load(SeqCst);
+            let budget = self.table.budget.load(SeqCst);
             let slots = self.table.taken().map(|(n, _)| self.table.slot(n));
             let inside: i64 = slots
                 .map(|slot| slot.credit.load(SeqCst) - slot.measured.load(SeqCst))

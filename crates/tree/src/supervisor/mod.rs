@@ -186,6 +186,8 @@ pub struct Supervisor {
     due: Instant,
     /// The budgets that can be given.
     budgets: RangeInclusive<u64>,
+    /// The budget in pages that holds while none is being lowered.
+    budget: i64,
     /// A lower budget on its way.
     reduction: Option<BudgetReduction>,
     /// Limits of single processes.
@@ -286,6 +288,7 @@ impl Supervisor {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(system("reaping of orphans"))?;
         let mut supervisor = Self {
+            budget: table.budget.load(SeqCst),
             table,
             table_fd,
             serves_other_users,

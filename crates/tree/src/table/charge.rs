@@ -11,6 +11,10 @@
 //! of a process that starts to charge for itself. Members lower it again, with the credit, when pages that
 //! a fork made them share are copied or dropped ([`Table::unshare`]).
 //!
+//! While the budget is being lowered, it and the limit lose half of all pages that members give back, before these
+//! are free for anybody. Otherwise a busy program would charge them again at once, and the budget would never sink.
+//! The other half is for members that wait for room.
+//!
 //! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
 //! charged = Σ charged of all slots.
 
@@ -142,6 +146,21 @@ impl Table {
         });
     }
 
+    /// Takes half of `freed` pages off the budget, as long as that is being lowered. In a bracket.
+    fn reduce_budget(&self, freed: i64) {
+        if self.reduction.load(Relaxed) <= 0 {
+            return;
+        }
+        let half = freed.saturating_add(1) / 2;
+        let taken = self.reduction.fetch_update(SeqCst, SeqCst, |left| {
+            (left > 0).then(|| left - half.min(left))
+        });
+        if let Ok(left) = taken {
+            self.budget.fetch_sub(half.min(left), SeqCst);
+            self.limit.0.fetch_sub(half.min(left), SeqCst);
+        }
+    }
+
     /// Gives back at most what the process has charged.
     pub fn uncharge(&self, me: SlotNumber, pages: i64) {
         self.bracketed(me, || {
@@ -151,6 +170,7 @@ impl Table {
                 .fetch_update(SeqCst, SeqCst, |had| Some(had.saturating_sub(pages).max(0)))
                 .unwrap_or(0);
             debug_assert!(cfg!(fuzzing) || had >= pages, "uncharging {pages} of {had}");
+            self.reduce_budget(pages.min(had));
             self.charged.0.fetch_sub(pages.min(had), SeqCst);
         });
         self.wake_waiters();
@@ -442,6 +462,24 @@ mod tests {
                 prop_assert_eq!(table.drift(), Some(0));
             }
         }
+    }
+
+    /// A member that charges again all that it gives back cannot keep the budget up.
+    #[test]
+    fn a_lower_budget_has_half_of_what_comes_free() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        assert!(table.try_charge(me, 100));
+        table.reduction.store(40, SeqCst);
+        for _ in 0..20 {
+            table.uncharge(me, 5);
+            (0..5).for_each(|_| _ = table.try_charge(me, 1));
+            assert_eq!(table.in_use(), table.charged.0.load(SeqCst));
+        }
+        assert_eq!(table.reduction.load(SeqCst), 0);
+        assert_eq!(table.budget.load(SeqCst), 60);
+        assert_eq!(table.limit.0.load(SeqCst), 60);
+        assert_eq!(table.charged.0.load(SeqCst), 60);
     }
 
     #[test]

@@ -52,7 +52,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 12;
+pub(crate) const VERSION: u32 = 13;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,6 +102,8 @@ pub(crate) struct Table {
     pub changes: AtomicU64,
     config: AtomicU64,
     pub budget: AtomicI64,
+    /// Pages that the budget is to lose yet, while it is being lowered.
+    pub reduction: AtomicI64,
     pub mode: AtomicU32,
     /// Of the whole tree.
     pub limits: LimitWords,
