@@ -1,5 +1,5 @@
 //! The rules of CONTRIBUTING.md that a program can check: no circles of files or folders, functions that fit a
-//! screen, documents of their size with short sentences.
+//! screen, documents of their size with short sentences, a reason for each dependency.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -302,4 +302,20 @@ fn documents_are_short_and_so_are_their_sentences() {
             assert!(words <= WORDS, "{name}: {words} words: {sentence}");
         }
     }
+}
+
+#[test]
+fn architecture_says_what_each_dependency_is_for() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let document = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let (_, table) = document.split_once("## Dependencies").unwrap();
+    let all = manifest["workspace"]["dependencies"].as_table().unwrap();
+    let foreign = all.iter().filter(|(_, from)| from.get("path").is_none());
+    let mut count = 0;
+    for (name, _) in foreign {
+        count += 1;
+        assert!(table.contains(&format!("`{name}`")), "{name}");
+    }
+    assert!(count > 20, "{count}");
 }
