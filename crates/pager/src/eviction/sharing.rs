@@ -64,11 +64,14 @@ impl<K: Kernel> Reclaimer<K> {
         self.is_family() && device()
     }
 
-    /// In the keeper of a parent that has just forked: protects what is shared now.
+    /// In the keeper of a parent that has just forked: protects what is shared now, but for what is pinned. There the
+    /// kernel stores words of a thread that goes on (`struct rseq`), whatever lock of ours that thread waits for or
+    /// holds: it must not wait for service then. What such a write copies, the supervisor measures.
     pub fn protect_shared(&self, state: &mut State) {
         if !state.protection.is_alone() {
-            for (start, len) in registered(state) {
-                self.protect(start, len);
+            let ranges = state.ranges.all().filter(|r| r.attributes.is_protected());
+            for range in ranges {
+                self.protect(range.start, range.end - range.start);
             }
         }
     }

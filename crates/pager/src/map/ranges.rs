@@ -58,6 +58,12 @@ impl Attributes {
         self.locked || self.pinned
     }
 
+    /// It is protected while relatives share it, so that writes are seen. What is pinned is not: the kernel stores to
+    /// it while a lock of ours is held, and must not wait.
+    pub fn is_protected(self) -> bool {
+        self.registered && !self.pinned
+    }
+
     /// Plain read-write memory: pages may be moved into it.
     pub fn movable(self) -> bool {
         self.way_out() == Some(WayOut::Move)

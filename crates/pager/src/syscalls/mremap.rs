@@ -61,7 +61,7 @@ impl<'a, K: Kernel> Pieces<'a, K> {
     }
 
     fn remap(&mut self) -> Result<usize, Errno> {
-        const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let &mut Self {
             old,
             old_len,
@@ -73,6 +73,10 @@ impl<'a, K: Kernel> Pieces<'a, K> {
         if flags & !KNOWN != 0 || new_len == 0 {
             return Err(Errno(libc::EFAULT));
         }
+        let leaves = flags & libc::MREMAP_DONTUNMAP != 0;
+        if leaves && (flags & libc::MREMAP_MAYMOVE == 0 || new_len != old_len) {
+            return Err(Errno(libc::EINVAL));
+        }
         if flags & libc::MREMAP_FIXED != 0 {
             let apart = target + new_len <= old || old + old_len <= target;
             let aligned = target.is_multiple_of(PAGE_SIZE);
@@ -82,6 +86,11 @@ impl<'a, K: Kernel> Pieces<'a, K> {
             self.begun = true;
             self.map(target, new_len, libc::MAP_FIXED)?;
             return self.move_to(target);
+        }
+        if leaves {
+            let to = self.map(0, new_len, 0)?;
+            self.begun = true;
+            return self.move_to(to);
         }
         if new_len <= old_len {
             if new_len < old_len {
@@ -116,7 +125,8 @@ impl<'a, K: Kernel> Pieces<'a, K> {
     /// Moves all of it to `to`, where memory of the new length is mapped.
     fn move_to(&self, to: usize) -> Result<usize, Errno> {
         let kept = self.old_len.min(self.new_len);
-        let Err((moved, error)) = self.pager.move_each(self.old, to, kept) else {
+        let leaves = self.flags & libc::MREMAP_DONTUNMAP;
+        let Err((moved, error)) = self.pager.move_each(self.old, to, kept, leaves) else {
             if kept < self.old_len {
                 // SAFETY: what the program gives up. If it cannot be unmapped it is nobody's.
                 let _ = unsafe {
@@ -127,7 +137,7 @@ impl<'a, K: Kernel> Pieces<'a, K> {
             }
             return Ok(to);
         };
-        if self.pager.move_each(to, self.old, moved).is_err()
+        if self.pager.move_each(to, self.old, moved, 0).is_err()
             && let Some(process) = self.pager.process()
         {
             process.fail(&format!(
@@ -233,7 +243,11 @@ impl<K: Kernel> Pager<K> {
             }
             (moved, _) => (moved, false),
         };
-        if marked && !begun && (moved.is_err() || flags & libc::MREMAP_DONTUNMAP != 0) {
+        let stays = match moved {
+            Ok(_) => flags & libc::MREMAP_DONTUNMAP != 0,
+            Err(_) => !begun,
+        };
+        if marked && stays {
             self.join_again(old, old_len);
         }
         let new = match moved {
@@ -375,13 +389,19 @@ impl<K: Kernel> Pager<K> {
         true
     }
 
-    /// Moves `len` bytes from `from` to `to`, as many mappings as they are; else how many were, and why
-    /// no more.
-    fn move_each(&self, from: usize, to: usize, len: usize) -> Result<(), (usize, Errno)> {
+    /// Moves `len` bytes from `from` to `to`, as many mappings as they are, which stay if it `leaves` them
+    /// (MREMAP_DONTUNMAP); else how many were, and why no more.
+    fn move_each(
+        &self,
+        from: usize,
+        to: usize,
+        len: usize,
+        leaves: i32,
+    ) -> Result<(), (usize, Errno)> {
         let (mut at, mut most) = (0, len);
         while at < len {
             let piece = most.min(len - at);
-            let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | leaves;
             // SAFETY: moves the program's memory as it asked for, over what was mapped for that.
             match unsafe { self.kernel.mremap(from + at, piece, piece, how, to + at) } {
                 Ok(_) => {
@@ -468,8 +488,16 @@ mod tests {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         assert_eq!(pieces(grown, 20, 4, how, fixed).remap(), Ok(fixed));
         holds(fixed, &[1, 2, 3, 4]);
-        assert_eq!(pieces(fixed, 4, 2, 0, 0).remap(), Ok(fixed));
-        holds(fixed, &[1, 2]);
+        // The old mapping may stay, and holds zeros then.
+        PAGER.set_apart(fixed + PAGE_SIZE, PAGE_SIZE).unwrap();
+        let leaves = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        let moved = pieces(fixed, 4, 4, leaves, 0).remap().unwrap();
+        holds(moved, &[1, 2, 3, 4]);
+        holds(fixed, &[0, 0, 0, 0]);
+        let resized = pieces(moved, 4, 3, leaves, 0).remap();
+        assert_eq!(resized, Err(Errno(libc::EINVAL)));
+        assert_eq!(pieces(moved, 4, 2, 0, 0).remap(), Ok(moved));
+        holds(moved, &[1, 2]);
     }
 
     #[test]

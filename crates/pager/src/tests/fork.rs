@@ -93,3 +93,26 @@ fn protection_ends_with_the_last_relative() {
     machine.read_all();
     machine.check();
 }
+
+/// A thread of the program may wait for a lock of ours, or hold it, while the kernel stores to its `struct rseq`.
+#[test]
+fn what_is_pinned_is_written_without_service() {
+    let mut machine = Machine::new(2048);
+    let start = machine.map(64);
+    for i in 0..64 {
+        machine.write(start + i * PAGE, 1);
+    }
+    let pinned = machine.pager.exclude_locked(start, start + 4 * PAGE);
+    assert_eq!(pinned, Ok(true));
+    fork(&mut machine);
+    let faults = |machine: &Machine| machine.process.counters().fault.get();
+    let before = faults(&machine);
+    for i in 0..4 {
+        machine.write(start + i * PAGE, 2);
+    }
+    assert_eq!(faults(&machine), before);
+    machine.write(start + 4 * PAGE, 2);
+    assert!(faults(&machine) > before, "the rest is protected");
+    machine.read_all();
+    machine.check();
+}
