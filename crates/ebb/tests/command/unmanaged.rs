@@ -89,6 +89,50 @@ fn a_static_program_that_another_starts_is_told_of_once() {
     }
 }
 
+/// Memory that a static program holds leaves nothing of the budget for a managed one. Its end says so, and does not
+/// blame the devices, which are nearly empty.
+#[test]
+fn an_end_for_memory_names_unmanaged_memory_that_fills_the_budget() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+                  #include <sys/prctl.h>\nint main(void) { prctl(PR_SET_PDEATHSIG, 9);\n\
+                  memset(malloc(60 << 20), 1, 60 << 20); return write(1, \"x\", 1) != 1 || sleep(100); }\n";
+    let Some(program) = static_c(dir.path(), source) else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let script = "import os, subprocess, sys
+other = subprocess.Popen([sys.argv[1]], stdout=subprocess.PIPE)
+other.stdout.read(1)
+kept = [os.urandom(4096) for _ in range(32 * 256)]";
+    let output = run(&[
+        "-m",
+        "48M",
+        "python3",
+        "-c",
+        script,
+        program.to_str().unwrap(),
+    ]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(128 + 9), "{text}");
+    let line = text.lines().find(|line| line.contains("out of memory"));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    assert!(line.starts_with("ebb: python3["), "{text}");
+    let (_, taken) = line
+        .split_once("memory that is not managed takes ")
+        .expect(line);
+    let taken: u64 = taken.split(' ').next().unwrap().parse().unwrap();
+    assert!((60..100).contains(&taken), "{line}");
+    assert!(
+        line.contains("programs whose memory cannot be managed fill it"),
+        "{line}"
+    );
+    assert!(!line.contains("swap devices are full"), "{line}");
+}
+
 /// Starts a program in every way that Python has, and prints the results.
 const STARTS_IN_EVERY_WAY: &str = "
 import os, subprocess, sys

@@ -55,15 +55,27 @@ impl<K: Kernel> FaultService<K> {
                 mib(budget)
             ))
         }
-        let advice = match self.member.has_devices() {
-            true => "the swap devices are full or gone: raise --memory, or give a larger --swap",
-            false => "there is no swap device: raise --memory, or give it a --swap file with room",
+        let outside = self.member.outside();
+        let advice = match (outside > budget / 2, self.member.has_devices()) {
+            (true, _) => {
+                "programs whose memory cannot be managed fill it: raise --memory by what they need"
+            }
+            (_, true) => {
+                "the swap devices are full or gone: raise --memory, or give a larger --swap"
+            }
+            (_, false) => {
+                "there is no swap device: raise --memory, or give it a --swap file with room"
+            }
         };
+        let own = self.member.own_charge();
         self.fail(&format!(
             "{OUT_OF_MEMORY}the budget's {} MiB are in use and nothing more can be swapped out; this process has {} \
-             MiB of them, and compressed pages of all take {} MiB; {advice}",
+             MiB of them, other managed processes have {} MiB, memory that is not managed takes {} MiB; compressed \
+             pages of all take {} MiB; {advice}",
             mib(budget),
-            mib(self.member.own_charge()),
+            mib(own),
+            mib(self.member.charged().saturating_sub(own)),
+            mib(outside),
             self.member.pools().div_ceil(1 << 20)
         ))
     }

@@ -222,6 +222,12 @@ impl Member {
         self.table.limit.0.load(Relaxed).max(0) as u64
     }
 
+    /// Pages of the tree that are not charged to paging members, of which the limit leaves less than the budget.
+    pub fn outside(&self) -> u64 {
+        let limit = self.table.limit.0.load(Relaxed);
+        self.table.budget.load(Relaxed).saturating_sub(limit).max(0) as u64
+    }
+
     /// All charges of paging members, in pages.
     pub fn charged(&self) -> u64 {
         self.table.charged.0.load(Relaxed).max(0) as u64
