@@ -243,10 +243,7 @@ impl<K: Kernel> Pager<K> {
             }
             (moved, _) => (moved, false),
         };
-        let stays = match moved {
-            Ok(_) => flags & libc::MREMAP_DONTUNMAP != 0,
-            Err(_) => !begun,
-        };
+        let stays = moved.map_or(!begun, |_| flags & libc::MREMAP_DONTUNMAP != 0);
         if marked && stays {
             self.join_again(old, old_len);
         }
