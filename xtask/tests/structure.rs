@@ -1,5 +1,5 @@
-//! The rules of CONTRIBUTING.md that a program can check: no circles of files or folders, functions that fit a
-//! screen, documents of their size with short sentences, a reason for each dependency.
+//! The rules of CONTRIBUTING.md that a program can check. There are no circles of files or folders. Functions fit a
+//! screen, and documents have their size and short sentences. Each dependency has its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

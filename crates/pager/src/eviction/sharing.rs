@@ -36,6 +36,7 @@
 use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::ones;
 use crate::map::page_map::{Mask, Page, PageNumber};
+use crate::map::ranges::Range;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
@@ -64,13 +65,10 @@ impl<K: Kernel> Reclaimer<K> {
         self.is_family() && device()
     }
 
-    /// In the keeper of a parent that has just forked: protects what is shared now, but for what is pinned. There the
-    /// kernel stores words of a thread that goes on (`struct rseq`), whatever lock of ours that thread waits for or
-    /// holds: it must not wait for service then. What such a write copies, the supervisor measures.
+    /// In the keeper of a parent that has just forked: protects what is shared now.
     pub fn protect_shared(&self, state: &mut State) {
         if !state.protection.is_alone() {
-            let ranges = state.ranges.all().filter(|r| r.attributes.is_protected());
-            for range in ranges {
+            for range in registered(state).filter(|r| r.attributes.is_protected()) {
                 self.protect(range.start, range.end - range.start);
             }
         }
@@ -85,8 +83,9 @@ impl<K: Kernel> Reclaimer<K> {
         if !self.member.has_relatives() {
             self.base.shared_pages.end();
             self.swap.alone();
-            for (start, len) in registered(state) {
-                self.lift_protection(state, start, len);
+            let all: Vec<_> = registered(state).collect();
+            for range in all {
+                self.lift_protection(state, range.start, range.end - range.start);
             }
             state.protection.end();
             state.pages.readmit(usize::MAX);
@@ -140,7 +139,7 @@ impl<K: Kernel> Reclaimer<K> {
             state.charge.doubt(pages);
             return;
         }
-        let registered = |r: &crate::map::ranges::Range| r.attributes.registered;
+        let registered = |r: &Range| r.attributes.registered;
         let rollups = self.member.rollups();
         let pages: usize = state
             .ranges
@@ -152,8 +151,7 @@ impl<K: Kernel> Reclaimer<K> {
     }
 }
 
-/// Memory that is registered, as start and length.
-fn registered(state: &State) -> Vec<(usize, usize)> {
-    let ranges = state.ranges.all().filter(|r| r.attributes.registered);
-    ranges.map(|r| (r.start, r.end - r.start)).collect()
+/// Memory that is registered.
+fn registered(state: &State) -> impl Iterator<Item = Range> + '_ {
+    state.ranges.all().filter(|r| r.attributes.registered)
 }

@@ -109,7 +109,7 @@ impl<K: Kernel> FaultService<K> {
         self.base.join_again(start, len);
         if !state.protection.is_alone() {
             // New, or moved by mremap, which leaves the protection behind.
-            if !range.attributes.pinned {
+            if range.attributes.is_protected() {
                 self.protect(start, len);
             }
             self.give_up_written(state, range.start, range.end);

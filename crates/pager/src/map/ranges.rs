@@ -58,10 +58,11 @@ impl Attributes {
         self.locked || self.pinned
     }
 
-    /// It is protected while relatives share it, so that writes are seen. What is pinned is not: the kernel stores to
-    /// it while a lock of ours is held, and must not wait.
+    /// It is protected while relatives share it, so that writes are seen. Pinned memory is not: the kernel stores words
+    /// of a thread there (`struct rseq`) when that thread goes on. The thread may wait for a lock of ours or hold it,
+    /// so its store must not wait for service. The supervisor measures what such a write copies.
     pub fn is_protected(self) -> bool {
-        self.registered && !self.pinned
+        !self.pinned
     }
 
     /// Plain read-write memory: pages may be moved into it.

@@ -88,9 +88,7 @@ impl<'a, K: Kernel> Pieces<'a, K> {
             return self.move_to(target);
         }
         if leaves {
-            let to = self.map(0, new_len, 0)?;
-            self.begun = true;
-            return self.move_to(to);
+            return self.move_anywhere();
         }
         if new_len <= old_len {
             if new_len < old_len {
@@ -103,11 +101,7 @@ impl<'a, K: Kernel> Pieces<'a, K> {
         match self.map(old + old_len, more, libc::MAP_FIXED_NOREPLACE) {
             Ok(_) => Ok(old),
             Err(_) if flags & libc::MREMAP_MAYMOVE == 0 => Err(Errno(libc::ENOMEM)),
-            Err(_) => {
-                let to = self.map(0, new_len, 0)?;
-                self.begun = true;
-                self.move_to(to)
-            }
+            Err(_) => self.move_anywhere(),
         }
     }
 
@@ -120,6 +114,13 @@ impl<'a, K: Kernel> Pieces<'a, K> {
                 .kernel
                 .mmap(at, len, self.protection, flags, -1, 0)
         }
+    }
+
+    /// Moves all of it to where the kernel has room.
+    fn move_anywhere(&mut self) -> Result<usize, Errno> {
+        let to = self.map(0, self.new_len, 0)?;
+        self.begun = true;
+        self.move_to(to)
     }
 
     /// Moves all of it to `to`, where memory of the new length is mapped.

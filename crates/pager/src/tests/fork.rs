@@ -21,13 +21,19 @@ fn fork(machine: &mut Machine) {
     process.protect_shared(&mut locked);
 }
 
+/// Memory of so many pages that all hold `value`.
+fn written(machine: &mut Machine, pages: usize, value: u8) -> usize {
+    let start = machine.map(pages);
+    for i in 0..pages {
+        machine.write(start + i * PAGE, value);
+    }
+    start
+}
+
 #[test]
 fn parent_and_child_keep_their_own_pages() {
     let mut machine = Machine::new(2048);
-    let start = machine.map(256);
-    for i in 0..256 {
-        machine.write(start + i * PAGE, 7);
-    }
+    let start = written(&mut machine, 256, 7);
     fork(&mut machine);
     assert_eq!(
         machine.process.lock().protection.sharing(),
@@ -50,10 +56,7 @@ fn parent_and_child_keep_their_own_pages() {
 #[test]
 fn shared_pages_stay_and_the_parents_own_leave() {
     let mut machine = Machine::new(2048);
-    let start = machine.map(128);
-    for i in 0..128 {
-        machine.write(start + i * PAGE, 1);
-    }
+    let start = written(&mut machine, 128, 1);
     fork(&mut machine);
     for i in 0..64 {
         machine.write(start + i * PAGE, 2);
@@ -72,10 +75,7 @@ fn shared_pages_stay_and_the_parents_own_leave() {
 #[test]
 fn protection_ends_with_the_last_relative() {
     let mut machine = Machine::new(2048);
-    let start = machine.map(64);
-    for i in 0..64 {
-        machine.write(start + i * PAGE, 1);
-    }
+    let start = written(&mut machine, 64, 1);
     fork(&mut machine);
     machine.kernel.end_children();
     machine
@@ -98,10 +98,7 @@ fn protection_ends_with_the_last_relative() {
 #[test]
 fn what_is_pinned_is_written_without_service() {
     let mut machine = Machine::new(2048);
-    let start = machine.map(64);
-    for i in 0..64 {
-        machine.write(start + i * PAGE, 1);
-    }
+    let start = written(&mut machine, 64, 1);
     let pinned = machine.pager.exclude_locked(start, start + 4 * PAGE);
     assert_eq!(pinned, Ok(true));
     fork(&mut machine);

@@ -147,7 +147,7 @@ impl Table {
     }
 
     /// Takes half of `freed` pages off the budget, as long as that is being lowered. In a bracket.
-    fn reduce_budget(&self, freed: i64) {
+    fn share_with_reduction(&self, freed: i64) {
         if self.reduction.load(Relaxed) <= 0 {
             return;
         }
@@ -170,7 +170,7 @@ impl Table {
                 .fetch_update(SeqCst, SeqCst, |had| Some(had.saturating_sub(pages).max(0)))
                 .unwrap_or(0);
             debug_assert!(cfg!(fuzzing) || had >= pages, "uncharging {pages} of {had}");
-            self.reduce_budget(pages.min(had));
+            self.share_with_reduction(pages.min(had));
             self.charged.0.fetch_sub(pages.min(had), SeqCst);
         });
         self.wake_waiters();
