@@ -2,6 +2,7 @@
 
 use crate::ask::stats_of;
 use crate::cli::StatsArgs;
+use crate::table::{self, Alignment};
 use anyhow::{Result, bail};
 use ebb_stores::human;
 use ebb_tree::StatsShown;
@@ -98,38 +99,32 @@ fn show(out: &mut impl Write, stats: &StatsShown) -> Result<()> {
         let (used, size) = (human(device.used_bytes), human(device.size_bytes));
         writeln!(out, "device   {used} of {size}  {}", device.path)?;
     }
-    writeln!(
-        out,
-        "\n{:<8} {:>10} {:>10} {:>10} {:>10} {:>10}",
-        "FAULTS", "COUNT", "WAITED", "MEDIAN", "P99", "LONGEST"
-    )?;
-    for (way, faults) in &stats.fault_latency {
-        writeln!(
-            out,
-            "{way:<8} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            faults.count,
+    writeln!(out)?;
+    let faults = stats.fault_latency.iter().map(|(way, faults)| {
+        vec![
+            faults.count.to_string(),
             time(faults.sum_ns),
             time(faults.p50_ns),
             time(faults.p99_ns),
-            time(faults.max_ns)
-        )?;
-    }
-    writeln!(
-        out,
-        "\n{:>8} {:>10} {:>10} {:>10} {:>10}  NAME",
-        "PID", "USED", "POOL", "FAULTS", "WAITED"
-    )?;
-    for member in &stats.members {
-        writeln!(
-            out,
-            "{:>8} {:>10} {:>10} {:>10} {:>10}  {}",
-            member.pid,
+            time(faults.max_ns),
+            way.to_string(),
+        ]
+    });
+    table::write(out, Alignment::Right, &FAULTS, faults)?;
+    writeln!(out)?;
+    let members = stats.members.iter().map(|member| {
+        vec![
+            member.pid.to_string(),
             human(member.used_bytes),
             human(member.pool_bytes),
-            member.faults.values().sum::<u64>(),
+            member.faults.values().sum::<u64>().to_string(),
             time(member.waited_ns),
-            member.name
-        )?;
-    }
+            member.name.clone(),
+        ]
+    });
+    table::write(out, Alignment::Right, &MEMBERS, members)?;
     Ok(())
 }
+
+const FAULTS: [&str; 6] = ["FAULTS", "WAITED", "MEDIAN", "P99", "LONGEST", "WAY"];
+const MEMBERS: [&str; 6] = ["PID", "USED", "POOL", "FAULTS", "WAITED", "NAME"];

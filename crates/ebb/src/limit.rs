@@ -4,6 +4,7 @@
 use crate::ask::ask;
 use crate::cli::LimitArgs;
 use crate::figures::paging;
+use crate::table::{self, Alignment};
 use anyhow::{Context, Result, bail};
 use ebb_stores::{Size, human};
 use ebb_tree::{LimitChange, LimitsShown, Request};
@@ -65,22 +66,19 @@ fn show(out: &mut impl Write, limits: &LimitsShown) -> Result<()> {
     if limits.processes.is_empty() {
         return Ok(());
     }
-    writeln!(
-        out,
-        "\n{:>8} {:>9} {:>9} {:>9} {:<9}  NAME",
-        "PID", "USED", "POOL", "POOL-MAX", "WRITEBACK"
-    )?;
-    for p in &limits.processes {
-        writeln!(
-            out,
-            "{:>8} {:>9} {:>9} {:>9} {:<9}  {}",
-            p.pid,
+    writeln!(out)?;
+    let processes = limits.processes.iter().map(|p| {
+        vec![
+            p.pid.to_string(),
             human(p.used_bytes),
             human(p.pool_bytes),
-            p.pool_max.as_deref().unwrap_or("-"),
-            on_off(p.writeback),
-            p.name
-        )?;
-    }
+            p.pool_max.clone().unwrap_or_else(|| "-".into()),
+            on_off(p.writeback).into(),
+            p.name.clone(),
+        ]
+    });
+    table::write(out, Alignment::Right, &PROCESSES, processes)?;
     Ok(())
 }
+
+const PROCESSES: [&str; 6] = ["PID", "USED", "POOL", "POOL-MAX", "WRITEBACK", "NAME"];

@@ -36,6 +36,7 @@ mod setup;
 mod stats;
 mod summary;
 mod swap;
+mod table;
 mod top;
 mod wait;
 mod words_of_top;

@@ -3,6 +3,7 @@
 
 use crate::ask::ask;
 use crate::cli::{SwapArgs, SwapVerb};
+use crate::table::{self, Alignment};
 use anyhow::{Context, Result, bail};
 use ebb_stores::{SwapSpec, human};
 use ebb_tree::{DeviceShown, Request};
@@ -62,28 +63,26 @@ fn show(answer: &str, json: bool) -> Result<()> {
         writeln!(out, "no swap devices: cold pages stay in RAM, compressed")?;
         return Ok(());
     }
-    writeln!(
-        out,
-        "{:>6} {:>9} {:>9} {:>5} {:>5} {:<8} {:>6}  PATH",
-        "DEVICE", "SIZE", "USED", "PRIO", "NODE", "STATE", "ERRORS"
-    )?;
     let or = |value: Option<String>| value.unwrap_or_else(|| "-".into());
-    for d in &devices {
-        writeln!(
-            out,
-            "{:>6} {:>9} {:>9} {:>5} {:>5} {:<8} {:>6}  {}",
-            d.device,
+    let rows = devices.into_iter().map(|d| {
+        vec![
+            d.device.to_string(),
             human(d.size_bytes),
             human(d.used_bytes),
             or(d.priority.map(|p| p.to_string())),
             or(d.node.map(|n| n.to_string())),
-            d.state,
-            d.write_errors,
-            d.path
-        )?;
-    }
+            d.state.to_string(),
+            d.write_errors.to_string(),
+            d.path,
+        ]
+    });
+    table::write(&mut out, Alignment::Right, &DEVICES, rows)?;
     Ok(())
 }
+
+const DEVICES: [&str; 8] = [
+    "DEVICE", "SIZE", "USED", "PRIO", "NODE", "STATE", "ERRORS", "PATH",
+];
 
 #[cfg(test)]
 mod tests {

@@ -26,5 +26,4 @@ pub mod threads;
 
 pub use kernel::{MemoryKernel, Stop};
 
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
+pub use ebb_sys::memory::PAGE;

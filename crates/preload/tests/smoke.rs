@@ -4,6 +4,7 @@
 //! and exit status. A command that is not installed is a skip that says so. Every run has a
 //! time limit, after which its process group is killed and the test fails.
 
+use ebb_engine::random::Random;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -359,12 +360,9 @@ fn perl_forks_and_strings() {
 #[test]
 fn sort_of_many_lines_by_threads() {
     let mut lines = String::new();
-    let mut state = 1u64;
+    let mut random = Random::new(1);
     for _ in 0..200_000 {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        lines.push_str(&format!("{:x}\n", state >> 20));
+        lines.push_str(&format!("{:x}\n", random.next() >> 20));
     }
     let sort = Program::new("sort").input(&lines).arg("--parallel=4");
     sort.arg("-S").arg("20M").same();

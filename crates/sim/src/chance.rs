@@ -4,14 +4,7 @@
 //! that it takes (`campaign`).
 
 use crate::world::World;
-
-/// Spreads a number over 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-pub fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
+use ebb_engine::random::{Random, mix};
 
 /// So many times in 65,536.
 pub type Rate = u32;
@@ -44,23 +37,22 @@ impl World {
 }
 
 /// Numbers of one thread of a program: those of others do not change them.
-pub struct Stream(u64);
+pub struct Stream(Random);
 
 impl Stream {
     /// The stream of this number.
     pub fn new(seed: u64, number: u64) -> Self {
-        Self(mix(seed ^ mix(number)))
+        Self(Random::new(mix(seed ^ mix(number))))
     }
 
     /// The next number.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.next()
     }
 
     /// One below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.number() >> 8) as usize % limit.max(1)
+        self.0.below(limit.max(1))
     }
 
     /// Whether this is one of so many times in a hundred.

@@ -1,6 +1,6 @@
 //! The content of pages: each is named by a kind and a stamp, and can be made and recognised by these.
 
-use crate::chance::mix;
+use ebb_engine::random::mix;
 use ebb_memory_kernel::PAGE;
 use std::sync::OnceLock;
 

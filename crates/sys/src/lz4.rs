@@ -188,15 +188,18 @@ fn decompress(data: &[u8], out: &mut [u8], dictionary: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_engine::random::Random;
 
     fn page(seed: u64, random: usize) -> Vec<u8> {
-        let mut s = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut numbers = Random::new(seed);
         let mut page = vec![0u8; 4096];
         for (i, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            s ^= s << 13;
-            s ^= s >> 7;
-            s ^= s << 17;
-            *word = if i < random { s } else { seed + i as u64 % 8 }.to_le_bytes();
+            let number = if i < random {
+                numbers.next()
+            } else {
+                seed + i as u64 % 8
+            };
+            *word = number.to_le_bytes();
         }
         page
     }

@@ -7,6 +7,7 @@ mod kernel_swap;
 mod required;
 
 use crate::cli::DoctorArgs;
+use crate::table::{self, Alignment};
 use advisory::advisory;
 use anyhow::{Result, bail};
 use check::{Check, Verdict};
@@ -41,17 +42,24 @@ pub fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        for check in &checks {
+        let row = |mark: &str, name: &str, text: String| vec![mark.into(), name.into(), text];
+        let rows = checks.iter().flat_map(|check| {
             let mark = match check.verdict {
                 Verdict::Ok => "ok",
                 Verdict::Limited => "limited",
                 Verdict::Missing => "MISSING",
             };
-            writeln!(out, "{mark:>7}  {:<18} {}", check.name, check.detail)?;
-            if let Some(fix) = &check.fix {
-                writeln!(out, "{:>7}  {:<18} fix: {fix}", "", "")?;
-            }
-        }
+            let fix = check.fix.as_ref();
+            [row(mark, check.name, check.detail.clone())]
+                .into_iter()
+                .chain(fix.map(|fix| row("", "", format!("fix: {fix}"))))
+        });
+        table::write(
+            &mut out,
+            Alignment::Left,
+            &["RESULT", "CHECK", "DETAIL"],
+            rows,
+        )?;
         let verdict = if works {
             "ebb run works here"
         } else {

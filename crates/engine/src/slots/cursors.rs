@@ -117,7 +117,7 @@ impl Devices {
             .sole(&state.devices)
             .filter(|device| !device.rotational && device.accepting())?;
         let cpu = self.own_set(cpu);
-        let list = if self.free_first(device) {
+        let list = if device.wants_discard {
             FREE
         } else {
             nonfull(want.order)

@@ -142,7 +142,7 @@ impl Devices {
             && self.cpus.len() > 1
             && self.is_sole()
             && !device.rotational
-            && !self.free_first(device)
+            && !device.wants_discard
             // With the processor's lock held, under which clusters in hand are let go.
             && device.accepting()
             && {

@@ -75,7 +75,7 @@ pub use device::device_order::DeviceChoice;
 pub use drain::{Drain, Moved, Mover};
 pub use error::{AddError, AllocError, DrainError, FreeError, SlotError};
 pub use extent::{Extent, ExtentList};
-pub use options::{ClusterPolicy, DeviceSpec, DeviceUsage, Options};
+pub use options::{DeviceSpec, DeviceUsage, Options};
 pub use room::DrainEstimate;
 
 use crate::env::{Lender, Store, Topology};

@@ -16,26 +16,11 @@ pub struct DeviceSpec {
     pub rotational: Option<bool>,
 }
 
-/// Which clusters are looked at first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ClusterPolicy {
-    /// `NonFullFirst` on devices without discard, else `FreeFirst`: there a cluster that is
-    /// let become empty is worth more.
-    #[default]
-    Auto,
-    /// Whole clusters first: long sequential writes, sooner fragmented.
-    FreeFirst,
-    /// Clusters begun by the same order first: spares whole clusters for large folios.
-    NonFullFirst,
-}
-
 /// Policies of a [`Devices`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Device choice.
     pub choice: DeviceChoice,
-    /// Cluster choice.
-    pub clusters: ClusterPolicy,
     /// Compaction empties clusters with at most so many used slots, 0..=511. More makes more
     /// whole clusters, and moves more pages for each.
     pub compact_used: u16,
@@ -45,7 +30,6 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             choice: DeviceChoice::default(),
-            clusters: ClusterPolicy::default(),
             compact_used: CLUSTER_SLOTS as u16 / 2,
         }
     }

@@ -9,7 +9,6 @@ use super::device::in_flight::{LOOKS, More};
 use super::device::{Device, Patience, Requeue};
 use super::error::AllocError;
 use super::extent::{Extent, ExtentList, extent, order_of};
-use super::options::ClusterPolicy;
 pub(super) use super::request::Request;
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -201,15 +200,6 @@ impl Devices {
         device.accepting().then_some(device)
     }
 
-    /// Whether empty clusters are taken before those begun.
-    pub(super) fn free_first(&self, device: &Device) -> bool {
-        match self.options.clusters {
-            ClusterPolicy::Auto => device.wants_discard,
-            ClusterPolicy::FreeFirst => true,
-            ClusterPolicy::NonFullFirst => false,
-        }
-    }
-
     fn search_device(
         &self,
         cpu: Cpu,
@@ -234,7 +224,9 @@ impl Devices {
         loop {
             let begun = || self.scan(cpu, device, nonfull(want.order), want, patience);
             let whole = || self.take_whole(cpu, device, want, patience);
-            let found = if self.free_first(device) {
+            // A cluster that is let become empty is worth a discard; elsewhere begun ones spare whole clusters
+            // for large folios.
+            let found = if device.wants_discard {
                 whole().or_else(begun)
             } else {
                 begun().or_else(whole)

@@ -1,25 +1,23 @@
-//! Order of search: empty clusters first, or those begun by the same order, on devices with and without
-//! discard. Measured are the cost of an allocation of each size, the share of free room that stays whole
+//! Order of search: empty clusters first on a device with discard, those begun by the same order first on one
+//! without. Measured are the cost of an allocation of each size, the share of free room that stays whole
 //! for larger folios, and the emptied clusters to discard.
 //!
 //! One device is kept at a level. Folios of 64 KiB and single pages, half of the slots each, are freed
 //! at random and allocated again, more at a time than a return cache holds. The worker runs in between.
-//! The policies are measured in turn.
+//! Both are measured in turn.
 
 use crate::support::report::Report;
 use crate::support::sim::{Blank, Machine};
 use crate::support::timing::middle;
 use ebb_engine::random::Random;
-use ebb_engine::slots::{
-    ClusterPolicy, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
-};
+use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, EntryId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// One line for the list of experiments.
-pub const ABOUT: &str = "empty clusters first or begun ones, with and without discard";
+pub const ABOUT: &str = "empty clusters first with discard, begun ones without";
 
 /// Parameters of the experiment.
 #[derive(Clone, Debug)]
@@ -30,7 +28,7 @@ pub struct Options {
     pub full: Vec<u32>,
     /// Allocations at each level, in each round.
     pub churn: usize,
-    /// Of all policies in turn; they differ in their times alone.
+    /// Of both orders in turn; they differ in their times alone.
     pub rounds: usize,
     /// Of the random numbers.
     pub seed: u64,
@@ -56,7 +54,7 @@ const BATCH: usize = 256;
 /// Allocations that are timed together.
 const TIMED: usize = 32;
 
-/// The outcome of one policy.
+/// The outcome of one order of search.
 struct Outcome {
     /// Of each size, the cost of an allocation in each batch.
     ns: [Vec<f64>; 2],
@@ -84,13 +82,9 @@ fn whole_percent<'a>(slots: u32, held: impl Iterator<Item = &'a Extent>) -> f64 
     100.0 * whole as f64 / free as f64
 }
 
-fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -> Outcome {
+fn measure(discard: bool, full: u32, options: &Options) -> Outcome {
     let machine = Arc::new(Machine { cpus: 1, nodes: 1 });
-    let policies = Policies {
-        clusters: policy,
-        ..Policies::default()
-    };
-    let devices = Devices::new(machine, policies);
+    let devices = Devices::new(machine, Policies::default());
     let store = Arc::new(Blank {
         discard: discard.then_some(Duration::ZERO),
         ..Blank::new(u64::from(options.slots))
@@ -155,18 +149,14 @@ fn measure(policy: ClusterPolicy, discard: bool, full: u32, options: &Options) -
     }
 }
 
-const POLICIES: [(&str, ClusterPolicy); 3] = [
-    ("free-first", ClusterPolicy::FreeFirst),
-    ("nonfull-first", ClusterPolicy::NonFullFirst),
-    ("auto", ClusterPolicy::Auto),
-];
+/// The clusters that are looked at first, on a device without discard and with it.
+const FIRST: [(&str, bool); 2] = [("begun", false), ("empty", true)];
 
 /// Runs the experiment.
 #[must_use]
 pub fn run(options: &Options) -> Report {
     let mut report = Report::new(&[
-        "policy",
-        "discard",
+        "first",
         "full_percent",
         "page_ns",
         "folio_ns",
@@ -175,40 +165,34 @@ pub fn run(options: &Options) -> Report {
         "whole_free_percent",
         "discards_per_1000",
     ]);
-    for discard in [false, true] {
-        for &full in &options.full {
-            let mut outcomes: Vec<Outcome> = Vec::new();
-            for round in 0..options.rounds.max(1) {
-                for (i, (_, policy)) in POLICIES.into_iter().enumerate() {
-                    let outcome = measure(policy, discard, full, options);
-                    if round == 0 {
-                        outcomes.push(outcome);
-                        continue;
-                    }
-                    for (all, more) in outcomes[i].ns.iter_mut().zip(outcome.ns) {
-                        all.extend(more);
-                    }
+    for &full in &options.full {
+        let mut outcomes = FIRST.map(|(_, discard)| measure(discard, full, options));
+        for _ in 1..options.rounds {
+            for ((_, discard), outcome) in FIRST.into_iter().zip(&mut outcomes) {
+                let again = measure(discard, full, options);
+                for (all, more) in outcome.ns.iter_mut().zip(again.ns) {
+                    all.extend(more);
                 }
             }
-            for ((name, _), got) in POLICIES.into_iter().zip(outcomes) {
-                report.row(vec![
-                    name.into(),
-                    discard.into(),
-                    full.into(),
-                    middle(&got.ns[0]).into(),
-                    middle(&got.ns[1]).into(),
-                    got.aligned.into(),
-                    got.extents.into(),
-                    got.whole.into(),
-                    got.discards.into(),
-                ]);
-            }
+        }
+        for ((name, _), got) in FIRST.into_iter().zip(outcomes) {
+            report.row(vec![
+                name.into(),
+                full.into(),
+                middle(&got.ns[0]).into(),
+                middle(&got.ns[1]).into(),
+                got.aligned.into(),
+                got.extents.into(),
+                got.whole.into(),
+                got.discards.into(),
+            ]);
         }
     }
+    report
+        .note("first: begun clusters on a device without discard, empty ones on a device with it");
     report.note("page_ns, folio_ns: an allocation of a page, of a folio of 64 KiB; medians of batches of all rounds");
     report.note("whole_free_percent: of the free slots, those in clusters that are free as a whole: room for the largest folios");
     report.note("aligned_percent: of the folios, in one aligned extent; discards_per_1000: clusters discarded for 1000 clusters' worth of allocations");
-    report.note("auto is free-first with discard, nonfull-first without");
     report
 }
 
@@ -217,33 +201,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_policy_is_good_at_what_it_is_named_for() {
+    fn begun_clusters_first_spares_whole_ones_and_empty_ones_first_discards() {
         let options = Options {
             slots: 1 << 16,
             churn: 40_000,
             ..Options::default()
         };
         for full in [50, 90] {
-            let of = |policy, discard| measure(policy, discard, full, &options);
-            let free_first = of(ClusterPolicy::FreeFirst, true);
-            let nonfull_first = of(ClusterPolicy::NonFullFirst, true);
-            assert!(nonfull_first.whole > free_first.whole);
-            for (policy, named) in [
-                (ClusterPolicy::FreeFirst, free_first),
-                (ClusterPolicy::NonFullFirst, nonfull_first),
-            ] {
-                let without = of(policy, false);
-                assert_eq!(without.discards, 0.0, "nobody wanted any");
-                // The same choices, so the same places.
-                let discard = policy == ClusterPolicy::FreeFirst;
-                let auto = of(ClusterPolicy::Auto, discard);
-                let named = if discard { named } else { without };
-                assert_eq!(auto.whole, named.whole);
-                assert_eq!(auto.extents, named.extents);
-                assert_eq!(auto.discards, named.discards);
+            let [begun, empty] = FIRST.map(|(_, discard)| measure(discard, full, &options));
+            assert!(begun.whole > empty.whole);
+            assert_eq!(begun.discards, 0.0, "the device has none");
+            if full == 50 {
+                assert!(empty.discards > 0.0, "none was emptied");
             }
         }
-        let discards = |policy| measure(policy, true, 50, &options).discards;
-        assert!(discards(ClusterPolicy::FreeFirst) > 0.0, "none was emptied");
     }
 }

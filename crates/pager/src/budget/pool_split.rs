@@ -217,20 +217,18 @@ impl PoolSplit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_engine::random::Random;
 
     /// The share that it comes to when ranks come from `rank`, for 8000 resident pages and a pool of
     /// as many frames, two pages in each.
     fn settles(rank: impl Fn(usize, usize) -> usize) -> usize {
         let (mut balance, costs, budget) = (PoolSplit::new(), Costs::new(), 16_000);
-        let mut x = 1u64;
+        let mut random = Random::new(1);
         for _ in 0..400 {
             let pool = balance.limit(budget, budget);
             let resident = budget - pool;
             for _ in 0..2000 {
-                x = x
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                let pages = rank((x >> 33) as usize, resident);
+                let pages = rank(random.below(1 << 31), resident);
                 if pages > 0 {
                     balance.record_refault(pages, resident);
                 }

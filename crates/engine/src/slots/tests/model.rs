@@ -196,15 +196,9 @@ fn options() -> impl Strategy<Value = Options> {
         Just(DeviceChoice::Activation),
         Just(DeviceChoice::EqualTurns)
     ];
-    let clusters = prop_oneof![
-        Just(ClusterPolicy::Auto),
-        Just(ClusterPolicy::FreeFirst),
-        Just(ClusterPolicy::NonFullFirst)
-    ];
-    (choice, clusters, 0u16..512).prop_map(|(choice, clusters, compact_used)| Options {
+    (choice, 0u16..512).prop_map(|(choice, compact_used)| Options {
         compact_used,
         choice,
-        clusters,
     })
 }
 

@@ -1,0 +1,40 @@
+//! Tables that commands print for people.
+
+use std::io::{self, Write};
+pub use tabwriter::Alignment;
+use tabwriter::TabWriter;
+
+/// Writes rows under a heading, columns lined up and two spaces apart. The last one starts at the left always, and
+/// is as wide as it likes.
+///
+/// # Errors
+/// The output cannot be written to.
+pub fn write(
+    out: &mut impl Write,
+    alignment: Alignment,
+    heading: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> io::Result<()> {
+    let mut table = TabWriter::new(Vec::new()).alignment(alignment).padding(2);
+    writeln!(table, "{}", heading.join("\t"))?;
+    for row in rows {
+        writeln!(table, "{}", row.join("\t"))?;
+    }
+    let text = table
+        .into_inner()
+        .map_err(|e| io::Error::other(e.to_string()))?;
+    out.write_all(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn values_stand_to_the_right_and_names_to_the_left() {
+        let mut out = Vec::new();
+        let rows = [["1", "first"], ["1234", "a name with spaces"]]
+            .map(|row| row.map(String::from).to_vec());
+        super::write(&mut out, super::Alignment::Right, &["PID", "NAME"], rows).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, " PID  NAME\n   1  first\n1234  a name with spaces\n");
+    }
+}
