@@ -35,6 +35,29 @@ fn memory_calls_on_stacks_switched_by_hand() {
     }
 }
 
+/// The handler's fault is served while its thread changes the user: before, each waited for the other.
+#[test]
+fn signals_while_the_user_changes() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("signalled_users");
+    let job = Job::new([program.as_os_str(), "64".as_ref(), "3000".as_ref()]);
+    let managed = Under::budget(common::SMALLEST).run(&job.time_limit(Duration::from_secs(60)));
+    managed.assert_quiet("signalled_users");
+    assert_eq!(managed.run.stdout, b"wrong 0, failed 0\n");
+    let handled = managed
+        .run
+        .stderr
+        .lines()
+        .find_map(|line| line.strip_prefix("handled "));
+    let handled: u32 = handled.unwrap().parse().unwrap();
+    assert!(
+        handled > 300,
+        "the handler ran {handled} times beside 3000 calls"
+    );
+}
+
 /// The kernel looks at each of them when no thread of ours is left.
 #[test]
 fn an_exec_that_holds_robust_mutexes_in_memory_that_is_out() {

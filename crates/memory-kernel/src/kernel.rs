@@ -440,8 +440,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     fn has_user(&self, _: u32) -> bool {
         true
     }
-    fn user_changed(&self, wake: impl Fn()) {
+    fn user_changed(&self, wake: impl Fn()) -> Result<(), String> {
         wake();
+        Ok(())
     }
     fn begin(&self) {}
     fn reset_in_child(&self) {

@@ -73,7 +73,7 @@ pub fn user_changed() {
     if PAGER.is_child() {
         return;
     }
-    PAGER.kernel.user_changed(|| {
+    let changed = PAGER.kernel.user_changed(|| {
         if let Some(process) = PAGER.process() {
             process.services.nudge();
         }
@@ -81,6 +81,13 @@ pub fn user_changed() {
             member.wake_self();
         }
     });
+    if let Err(why) = changed {
+        let why = format!(
+            "process {} became another user and is ended: {why}",
+            PAGER.kernel.process()
+        );
+        PAGER.end(PAGER.member(), &why);
+    }
     PAGER.user_gave_up();
 }
 

@@ -136,7 +136,8 @@ pub trait Kernel: Sync + Sized + 'static {
     /// Whether a user is among the calling thread's real, effective and saved ones.
     fn has_user(&self, user: u32) -> bool;
     /// On a thread of the program's, which became another user: all threads of the pager's follow, woken by `wake`.
-    fn user_changed(&self, wake: impl Fn());
+    /// The reason why one may have the former rights still, if so: the process must end.
+    fn user_changed(&self, wake: impl Fn()) -> Result<(), String>;
     /// Before the program runs: its number and its threads are known from now on.
     fn begin(&self);
     /// In a forked child, first: stacks, threads and the program's number are made its own.
@@ -495,8 +496,8 @@ impl Kernel for SystemKernel {
         unsafe { libc::getresuid(real, effective, saved) };
         users.contains(&user)
     }
-    fn user_changed(&self, wake: impl Fn()) {
-        credentials::changed(wake);
+    fn user_changed(&self, wake: impl Fn()) -> Result<(), String> {
+        credentials::changed(wake)
     }
     // Beside the library's constructor, which calls it in every process.
     #[unsafe(link_section = ".text.startup")]

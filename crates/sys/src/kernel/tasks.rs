@@ -96,3 +96,9 @@ pub fn has_our_descriptors() -> bool {
 pub fn helper_lives() -> bool {
     REGISTRY.first.load(SeqCst) != 0
 }
+
+/// Whether the caller may hold a lock that tasks of ours take. A handler of the program that runs meanwhile could
+/// touch paged memory, and wait for a task that waits for the lock. For checks: a system call.
+pub fn may_hold_lock_of_service() -> bool {
+    !helper_lives() || is_ours() || super::signal::are_blocked()
+}

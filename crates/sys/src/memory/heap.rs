@@ -23,6 +23,7 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::kernel::tasks::may_hold_lock_of_service;
 use crate::memory::futex_lock::FutexLock;
 use crate::memory::own::OWN;
 use crate::memory::{self, PAGE, page_up};
@@ -508,6 +509,7 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     fn with<T>(&self, work: impl FnOnce(&mut Small) -> T) -> T {
+        debug_assert!(may_hold_lock_of_service());
         self.lock.acquire();
         // SAFETY: the lock makes this the only reference; `work` cannot panic and is not
         // re-entered, as dlmalloc allocates nothing itself.

@@ -21,6 +21,7 @@
 use super::futex_lock::FutexLock;
 use super::region::Region;
 use crate::Errno;
+use crate::kernel::tasks::may_hold_lock_of_service;
 use libc::c_int;
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -249,6 +250,7 @@ const TRIES: usize = 4;
 
 impl OwnMappings {
     fn with<T>(&self, work: impl FnOnce(&mut Listed) -> T) -> T {
+        debug_assert!(may_hold_lock_of_service());
         self.lock.acquire();
         // SAFETY: the lock makes this the only reference; `work` neither panics nor comes back here.
         let result = work(unsafe { &mut *self.listed.get() });

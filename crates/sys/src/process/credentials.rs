@@ -12,6 +12,7 @@
 //! Not here: other attributes of a single thread that libc leaves alone (capabilities set by hand, seccomp
 //! filters).
 
+use crate::kernel::signal::Blocked;
 use crate::kernel::tasks::{REGISTRY, TASKS, helper_lives};
 use crate::kernel::{futex, raw};
 use crate::memory;
@@ -56,11 +57,16 @@ static CHANGES: Changes = Changes {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The calling thread, of the program, is another user or in other groups by now. Returns when
-/// threads of ours are, too; `nudge` wakes those that sleep. One that cannot ends the process.
-pub fn changed(nudge: impl Fn()) {
+/// threads of ours are, too; `nudge` wakes those that sleep.
+///
+/// # Errors
+/// Why one of them may have the former rights still: the process must end.
+pub fn changed(nudge: impl Fn()) -> Result<(), String> {
     if !helper_lives() {
-        return;
+        return Ok(());
     }
+    // A handler may touch paged memory, which is served by threads that map memory too, and may change the user.
+    let _blocked = Blocked::all();
     let _exclusive = Exclusive::wait();
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     let ([a, b, c], [d, e, f]) = (&mut users, &mut groups);
@@ -72,12 +78,11 @@ pub fn changed(nudge: impl Fn()) {
     // SAFETY: asks for their number alone.
     let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) }.max(0) as usize;
     let bytes = memory::page_up(count.max(1) * size_of::<libc::gid_t>());
-    let Ok(list) = memory::reserve(bytes) else {
-        abort();
-    };
+    let list =
+        memory::reserve(bytes).map_err(|e| format!("no memory for its {count} groups: {e}"))?;
     // SAFETY: the map holds that many.
     if unsafe { libc::getgroups(count as i32, list as *mut libc::gid_t) } != count as i32 {
-        abort();
+        return Err("its groups changed while they were read".into());
     }
     for i in 0..3 {
         CHANGES.users[i].store(users[i], SeqCst);
@@ -97,7 +102,12 @@ pub fn changed(nudge: impl Fn()) {
     };
     while helper_lives() && !all() {
         if begin.elapsed() > PATIENCE {
-            abort();
+            let tasks = 0..REGISTRY.started().min(TASKS);
+            let late: Vec<usize> = tasks.filter(|&number| !follows(number)).collect();
+            return Err(format!(
+                "threads {late:?} that serve its memory did not follow within {} s",
+                PATIENCE.as_secs()
+            ));
         }
         futex::wake(&CHANGES.count, i32::MAX, false);
         nudge();
@@ -106,6 +116,7 @@ pub fn changed(nudge: impl Fn()) {
     CHANGES.over.store(change, SeqCst);
     // SAFETY: nobody reads the list any more.
     let _ = unsafe { memory::release(list, bytes) };
+    Ok(())
 }
 
 /// On a thread of ours: becomes who the program has become. Whether others may have to as well.
