@@ -4,6 +4,7 @@
 use crate::cgroup::Cgroup;
 use crate::standstill;
 use anyhow::{Context, Result};
+use procfs::process::Process;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -243,33 +244,16 @@ fn scratch() -> Result<File> {
 
 /// User and system seconds of all children waited for.
 fn children_seconds() -> (f64, f64) {
-    const TICKS: f64 = 100.0;
-    let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The fields after the command's closing parenthesis start with the third.
-    let fields: Vec<&str> = text
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect();
-    let seconds = |n: usize| {
-        fields
-            .get(n - 3)
-            .and_then(|f| f.parse::<f64>().ok())
-            .unwrap_or(0.0)
-            / TICKS
-    };
-    (seconds(16), seconds(17))
+    let stat = Process::myself().and_then(|process| process.stat());
+    let (user, system) = stat.map_or((0, 0), |stat| (stat.cutime, stat.cstime));
+    let seconds = |ticks: i64| ticks as f64 / procfs::ticks_per_second() as f64;
+    (seconds(user), seconds(system))
 }
 
 /// Anonymous resident bytes of a process and all under it.
 fn tree_memory(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let own = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
-        .unwrap_or(0);
+    let status = Process::new(pid as i32).and_then(|process| process.status());
+    let own = status.ok().and_then(|status| status.rssanon).unwrap_or(0);
     (own << 10) + children(pid).into_iter().map(tree_memory).sum::<u64>()
 }
 
@@ -280,17 +264,11 @@ fn descendants(pid: u32) -> Vec<u32> {
 }
 
 fn children(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let children = tasks.flat_map(|task| {
-        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        let pids = text.split_whitespace();
-        pids.filter_map(|pid| pid.parse().ok())
-            .collect::<Vec<u32>>()
-    });
-    children.collect()
+    let tasks = Process::new(pid as i32).and_then(|process| process.tasks());
+    let tasks = tasks.into_iter().flatten().flatten();
+    tasks
+        .flat_map(|task| task.children().unwrap_or_default())
+        .collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use crate::cgroup::is_v1;
 use anyhow::{Context, Result, bail};
+use procfs::{Current, Meminfo};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,7 +25,7 @@ pub struct Zram {
 /// Whether anything on this machine is swap already: it would spoil a comparison, and it is
 /// not ours to turn off.
 pub fn in_use() -> bool {
-    fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
+    Meminfo::current().is_ok_and(|memory| memory.swap_total > 0)
 }
 
 impl Zram {
@@ -166,19 +167,8 @@ impl SwapFile {
 
 /// Bytes of zswap's pool: as `/proc/meminfo` has it, or debugfs where that is older than Linux 5.19.
 fn zswap_pool() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    meminfo(&text, "Zswap").or_else(|| zswap_fact("pool_total_size"))
-}
-
-/// A figure of `/proc/meminfo`, in bytes.
-fn meminfo(text: &str, name: &str) -> Option<u64> {
-    let value = |line: &str| {
-        line.strip_prefix(name)?
-            .strip_prefix(':')
-            .map(str::to_owned)
-    };
-    let kib = text.lines().find_map(value)?;
-    Some(kib.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+    let pool = Meminfo::current().ok().and_then(|memory| memory.z_swap);
+    pool.or_else(|| zswap_fact("pool_total_size"))
 }
 
 /// A figure of zswap's, such as `pool_limit_hit`; none where debugfs is not mounted.
@@ -189,9 +179,8 @@ pub fn zswap_fact(name: &str) -> Option<u64> {
 
 /// A counter of the whole machine from `/proc/vmstat`, such as `pswpin`.
 pub fn vmstat(name: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/vmstat").ok()?;
-    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
-    text.lines().find_map(value)
+    let counters = procfs::vmstat().ok()?;
+    counters.get(name).map(|count| *count as u64)
 }
 
 impl Drop for SwapFile {
@@ -218,17 +207,4 @@ fn command(program: &str, args: &[&str]) -> Result<()> {
         );
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_size_of_zswaps_pool_is_found() {
-        let text = "SwapFree:       0 kB\nZswap:            1234 kB\nZswapped:         5678 kB\n";
-        assert_eq!(meminfo(text, "Zswap"), Some(1234 << 10));
-        assert_eq!(meminfo(text, "Zswapped"), Some(5678 << 10));
-        assert_eq!(meminfo("SwapFree:       0 kB\n", "Zswap"), None);
-    }
 }

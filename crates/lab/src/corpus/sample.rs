@@ -6,9 +6,10 @@
 
 use super::Error;
 use ebb_engine::{PAGE_SIZE, PageBytes};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -56,14 +57,16 @@ pub fn process(pid: u32, most: usize) -> Result<Sample, Error> {
         let path = format!("/proc/{pid}/{name}");
         File::open(&path).map_err(|e| Error::file(Path::new(&path), &e))
     };
-    let mut maps = String::new();
-    open("maps")?
-        .read_to_string(&mut maps)
-        .map_err(|e| Error::file(Path::new("/proc/PID/maps"), &e))?;
+    let maps = Process::new(pid as i32).and_then(|process| process.maps());
+    let maps = maps.map_err(|e| Error::file(Path::new("/proc/PID/maps"), &io::Error::other(e)))?;
     let (pagemap, mem) = (open("pagemap")?, open("mem")?);
     let mut units: Vec<(u64, u16)> = Vec::new();
     let mut resident = 0;
-    for (start, end) in maps.lines().filter_map(private_range) {
+    for (start, end) in maps
+        .iter()
+        .filter(|map| is_private(map))
+        .map(|map| map.address)
+    {
         let mut at = start;
         while at < end {
             let next =
@@ -110,24 +113,16 @@ pub fn process(pid: u32, most: usize) -> Result<Sample, Error> {
     Ok(sample)
 }
 
-/// The addresses of a line of `maps`, if the mapping is private, readable and not the stack or
-/// the kernel's own.
-fn private_range(line: &str) -> Option<(u64, u64)> {
-    let mut fields = line.split_whitespace();
-    let (range, mode) = (fields.next()?, fields.next()?);
-    let name = fields.nth(3).unwrap_or("");
-    if !mode.starts_with("rw")
-        || !mode.ends_with('p')
-        || name.starts_with("[v")
-        || name == "[stack]"
-    {
-        return None;
-    }
-    let (start, end) = range.split_once('-')?;
-    Some((
-        u64::from_str_radix(start, 16).ok()?,
-        u64::from_str_radix(end, 16).ok()?,
-    ))
+/// Whether a mapping is private, writable, and not a stack or the kernel's own.
+fn is_private(map: &MemoryMap) -> bool {
+    use MMapPath::{Anonymous, Heap, Other, Path};
+    let private = MMPermissions::READ | MMPermissions::WRITE | MMPermissions::PRIVATE;
+    let named = match &map.pathname {
+        Path(_) | Heap | Anonymous => true,
+        Other(name) => !name.starts_with('v'),
+        _ => false,
+    };
+    named && map.perms.contains(private)
 }
 
 /// How much larger a process must be than when it was last sampled to be sampled again.
@@ -213,6 +208,8 @@ fn largest(root: u32) -> Option<(u64, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use procfs::FromRead;
+    use procfs::process::MemoryMaps;
 
     #[test]
     fn our_own_pages_are_found() {
@@ -241,18 +238,15 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_maps() {
-        assert_eq!(
-            private_range("7f00-8f00 rw-p 00000000 00:00 0                  [heap]"),
-            Some((0x7f00, 0x8f00))
-        );
-        for line in [
-            "7f00-8f00 r--p 00000000 08:01 77   /bin/x",
-            "7f00-8f00 rw-s 00000000 00:01 77   /memfd:x",
-            "7f00-8f00 rw-p 00000000 00:00 0    [stack]",
-            "",
-        ] {
-            assert_eq!(private_range(line), None, "{line}");
-        }
+    fn private_mappings() {
+        let maps = "7f00-8f00 rw-p 00000000 00:00 0                  [heap]\n\
+                    7f00-8f00 rw-p 00000000 00:00 0 \n\
+                    7f00-8f00 r--p 00000000 08:01 77   /bin/x\n\
+                    7f00-8f00 rw-s 00000000 00:01 77   /memfd:x\n\
+                    7f00-8f00 rw-p 00000000 00:00 0    [stack]\n\
+                    7f00-8f00 rw-p 00000000 00:00 0    [vvar_vclock]\n";
+        let maps = MemoryMaps::from_read(maps.as_bytes()).unwrap();
+        let private: Vec<bool> = maps.iter().map(is_private).collect();
+        assert_eq!(private, [true, true, false, false, false, false]);
     }
 }

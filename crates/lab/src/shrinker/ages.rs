@@ -18,6 +18,8 @@
 use super::PAGE;
 use ebb_engine::random::Random;
 use ebb_sys::proc;
+use procfs::ProcResult;
+use procfs::process::Process;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -190,8 +192,8 @@ pub fn across(processes: &[Vec<Sample>]) -> Option<f64> {
 
 /// Bytes that this process had read from disks, with those that its helper had.
 fn bytes_read() -> io::Result<u64> {
-    let helper = helper().map_or(Ok(0), |pid| bytes_read_by(&pid.to_string()));
-    Ok(bytes_read_by("self")? + helper.unwrap_or(0))
+    let helper = helper().map_or(Ok(0), |pid| bytes_read_by(Process::new(pid as i32)));
+    Ok(bytes_read_by(Process::myself())? + helper.unwrap_or(0))
 }
 
 /// The process that serves this one's faults, if one does.
@@ -213,11 +215,9 @@ fn helper() -> Option<u32> {
     })
 }
 
-fn bytes_read_by(process: &str) -> io::Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/io"))?;
-    let line = text.lines().find_map(|l| l.strip_prefix("read_bytes: "));
-    line.and_then(|bytes| bytes.parse().ok())
-        .ok_or_else(|| io::Error::other("/proc/PID/io does not say what was read"))
+fn bytes_read_by(process: ProcResult<Process>) -> io::Result<u64> {
+    let io = process.and_then(|process| process.io());
+    Ok(io.map_err(io::Error::other)?.read_bytes)
 }
 
 fn percent(samples: &[Sample]) -> Option<f64> {

@@ -10,6 +10,7 @@ use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::swap::{CodecKind, LoadError, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
+use procfs::process::Process;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -217,14 +218,11 @@ impl Store for Words {
 /// Bytes of anonymous memory that this process holds, by its page tables; `statm` may be some
 /// hundred KiB behind.
 fn anonymous() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Anonymous:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
-        .expect("the kernel's figures")
-        << 10
+    let rollup = Process::myself().and_then(|process| process.smaps_rollup());
+    let maps = rollup.expect("the kernel's figures").memory_map_rollup;
+    maps.iter()
+        .filter_map(|map| map.extension.map.get("Anonymous"))
+        .sum()
 }
 
 /// Bytes that the engine holds beside the pool's windows. It has no page map, so the pager's memory for

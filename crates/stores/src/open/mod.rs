@@ -24,6 +24,7 @@ pub use error::OpenError;
 pub use opened::OpenedDevice;
 pub use spec::{MAX_NODE, MAX_PRIORITY, SpecError, SwapSpec, SwapTarget};
 pub use swap_header::PendingHeader;
+pub use sysfs::active_swaps;
 
 #[cfg(fuzzing)]
 pub use sysfs::fuzz_swaps;

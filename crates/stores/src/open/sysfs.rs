@@ -57,11 +57,17 @@ fn number(path: &Path) -> Option<i64> {
 
 /// Whether the kernel swaps to the file or device with these numbers.
 pub fn is_active_swap(metadata: &fs::Metadata) -> bool {
-    fs::read_to_string("/proc/swaps").is_ok_and(|table| is_listed(&table, metadata))
+    is_listed(active_swaps(), metadata)
 }
 
-fn is_listed(table: &str, metadata: &fs::Metadata) -> bool {
-    swap_paths(table).any(|path| {
+/// The files and devices to which the kernel swaps.
+pub fn active_swaps() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    swap_paths(&table).collect()
+}
+
+fn is_listed(swaps: Vec<PathBuf>, metadata: &fs::Metadata) -> bool {
+    swaps.into_iter().any(|path| {
         fs::metadata(path).is_ok_and(|swap| {
             let block = |m: &fs::Metadata| m.mode() & 0o170000 == 0o060000;
             if block(metadata) {
@@ -132,8 +138,14 @@ mod tests {
         std::os::unix::fs::symlink(&swap, &link).unwrap();
         let listed = swap.display().to_string().replace(' ', "\\040");
         let table = format!("Filename Type Size Used Priority\n{listed} file 8188 0 -2\n");
-        assert!(is_listed(&table, &fs::metadata(&link).unwrap()));
-        assert!(!is_listed(&table, &fs::metadata(&other).unwrap()));
+        assert!(is_listed(
+            swap_paths(&table).collect(),
+            &fs::metadata(&link).unwrap()
+        ));
+        assert!(!is_listed(
+            swap_paths(&table).collect(),
+            &fs::metadata(&other).unwrap()
+        ));
     }
 
     #[test]
