@@ -117,7 +117,7 @@ struct Run {
     child: Child,
     log: PathBuf,
     findings: PathBuf,
-    /// When it is ended, if it has not.
+    /// The time when it is ended, if it has not.
     until: Instant,
 }
 

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 pub struct AllowedSkips {
     /// Words that a skip may give as its reason, each with whether it holds here.
     words: Vec<(&'static str, bool)>,
-    /// Whether a program may be missing.
+    /// Flag: a program may be missing.
     programs: bool,
 }
 

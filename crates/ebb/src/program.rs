@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub struct Program {
     /// The file to execute.
     pub path: PathBuf,
-    /// Whether its memory can be managed.
+    /// Flag: its memory can be managed.
     pub kind: Kind,
 }
 

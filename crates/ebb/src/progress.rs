@@ -12,9 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A line of progress.
 pub struct Progress {
     is_terminal: bool,
-    /// Whether the terminal has a line that is to go.
+    /// Flag: the terminal has a line that is to go.
     is_shown: bool,
-    /// When it began, or when a line was written.
+    /// The time when it began, or when a line was written.
     since: Instant,
 }
 

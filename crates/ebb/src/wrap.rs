@@ -36,7 +36,7 @@ pub struct Wrap {
     parent: Option<OwnedFd>,
     /// Time at which the parent was seen to have ended, and whether all were killed since.
     ended: Cell<Option<(Instant, bool)>>,
-    /// Its end makes the other process kill the group.
+    /// The pipe: its end makes the other process kill the group.
     pipe: PipeWriter,
     /// The other process.
     other: Child,

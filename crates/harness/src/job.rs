@@ -27,9 +27,9 @@ pub struct Job {
 pub struct Outcome {
     /// Exit status, or the signal that killed it; none if it ran out of time.
     pub status: Option<ExitStatus>,
-    /// All of its standard output.
+    /// The whole standard output.
     pub stdout: Vec<u8>,
-    /// All of its standard error. Of a run that ran out of time, where its processes stood then.
+    /// The whole standard error. Of a run that ran out of time, where its processes stood then.
     pub stderr: String,
     /// Wall-clock seconds.
     pub wall: f64,

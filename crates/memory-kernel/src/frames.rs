@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 /// Counts of mappings for pages that several host processes map. The slices lie in memory that these share.
 #[derive(Clone, Copy)]
 pub struct Sharers {
-    /// How many map each page.
+    /// The number of processes that map each page.
     pub counts: &'static [AtomicU32],
-    /// Where the next free count is looked for.
+    /// The place where the next free count is looked for.
     pub next: &'static AtomicU32,
 }
 

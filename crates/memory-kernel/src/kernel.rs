@@ -30,7 +30,7 @@ pub enum Stop {
 
 /// See the module.
 pub struct MemoryKernel<T: Threads> {
-    /// Who runs threads.
+    /// The runner of threads.
     pub threads: T,
     tables: Mutex<PageTables>,
     /// Relatives that were forked and have no pager.

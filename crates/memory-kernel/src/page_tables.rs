@@ -23,7 +23,7 @@ pub enum InChild {
 pub struct Mapping {
     /// Pages of one call have one number.
     pub number: u32,
-    /// As mprotect(2) has it.
+    /// The protection, as mprotect(2) has it.
     pub prot: i32,
     /// Missing pages are faults.
     pub registered: bool,
@@ -31,14 +31,14 @@ pub struct Mapping {
     pub own: bool,
     /// Pages are locked.
     pub locked: bool,
-    /// What a child has of it.
+    /// The part that a child has of it.
     pub in_child: InChild,
 }
 
 /// See the module.
 #[derive(Clone)]
 pub struct PageTables {
-    /// By address, one a page.
+    /// The pages by address, one a page.
     pub mappings: BTreeMap<usize, Mapping>,
     /// Pages that are there.
     pub pages: BTreeMap<usize, Frame>,

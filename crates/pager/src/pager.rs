@@ -27,7 +27,7 @@ pub struct Pager<K: Kernel> {
     base: Base<K>,
     /// Null while the process does not page.
     process: AtomicPtr<FaultService<K>>,
-    /// In a forked child, until its keeper takes it: the parent's process.
+    /// The parent's process, in a forked child until its keeper takes it.
     inherited: AtomicPtr<FaultService<K>>,
     /// Held by a forking thread across the fork.
     held: HeldInFork,

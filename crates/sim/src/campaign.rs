@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering::SeqCst;
 /// What came of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Why it failed, if it did.
+    /// The reason why it failed, if it did.
     pub failure: Option<String>,
     /// The sum of its trace.
     pub hash: u64,
-    /// Its last events.
+    /// The last events.
     pub events: String,
     /// Decisions of chance.
     pub drawn: u64,

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 /// A page as it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expected {
-    /// Its content.
+    /// The content.
     pub content: Content,
-    /// Its protection.
+    /// The protection.
     pub prot: i32,
-    /// It is locked.
+    /// Flag: it is locked.
     pub locked: bool,
     /// The thread that has claimed it; 0: none.
     pub claimed: u32,
@@ -36,7 +36,7 @@ impl Expected {
 #[derive(Default)]
 pub struct Memory {
     pages: BTreeMap<usize, Expected>,
-    /// Where pages are, about: for who looks for one.
+    /// The places of pages, about, for whoever looks for one.
     areas: Vec<(usize, usize)>,
 }
 

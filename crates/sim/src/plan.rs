@@ -9,7 +9,7 @@ use ebb_tree::{Codec, Zstd};
 /// A swap device.
 #[derive(Clone, Debug)]
 pub struct DevicePlan {
-    /// Its slots.
+    /// The slots.
     pub slots: usize,
     /// The most nanoseconds of a transfer.
     pub latency: usize,
@@ -24,7 +24,7 @@ pub struct Plan {
     pub seed: u64,
     /// Pages of the budget.
     pub budget: u64,
-    /// How pages are compressed.
+    /// The compression of pages.
     pub codec: Codec,
     /// Swap devices.
     pub devices: Vec<DevicePlan>,
@@ -36,11 +36,11 @@ pub struct Plan {
     pub threads: u32,
     /// Operations of the program.
     pub operations: u64,
-    /// What the program does.
+    /// The program's work.
     pub mix: Mix,
     /// Processes have a supervisor, which takes back what dead ones had.
     pub supervised: bool,
-    /// How often a process is killed, at a change of the thread that runs.
+    /// The rate at which a process is killed, at a change of the thread that runs.
     pub kill: Rate,
 }
 

@@ -50,7 +50,7 @@ pub enum Joining {
         member: &'static Member,
         /// The other end of its connection.
         messages: OwnedFd,
-        /// Its own end.
+        /// The end that is its own.
         connection: OwnedFd,
     },
 }
@@ -59,11 +59,11 @@ pub enum Joining {
 pub struct Setting {
     /// Threads and disturbances.
     pub threads: SimThreads,
-    /// How it becomes a member.
+    /// The way in which it becomes a member.
     pub joining: Joining,
-    /// It may be ended for want of memory.
+    /// Flag: it may be ended for want of memory.
     pub may_run_out: bool,
-    /// Its pages may be lost, with a message.
+    /// Flag: its pages may be lost, with a message.
     pub may_lose: bool,
     /// Adds its devices.
     pub devices: fn(&Devices),

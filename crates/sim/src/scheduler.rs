@@ -45,7 +45,7 @@ pub struct Scheduler {
     process: Cell<u8>,
     threads: [RefCell<Option<Thread>>; MAX_TASKS],
     yielders: [Cell<*const Yielder<(), ()>>; MAX_TASKS],
-    /// In a forked child before its first turn: the place of its thread.
+    /// The place of a forked child's thread before its first turn.
     born: Cell<Option<usize>>,
     /// The running thread is one of these, not the loop that picks.
     inside: Cell<bool>,

@@ -45,7 +45,7 @@ impl Disturbances {
 
 /// See the module.
 pub struct SimThreads {
-    /// How often calls are disturbed.
+    /// The rate at which calls are disturbed.
     pub disturbances: Disturbances,
     /// Counts of mappings of pages, in shared memory.
     pub counts: &'static [AtomicU32],

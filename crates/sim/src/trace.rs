@@ -28,11 +28,11 @@ pub struct Event {
     pub at: u64,
     /// The thread.
     pub thread: u32,
-    /// What happened.
+    /// The event.
     pub what: What,
     /// The call, or whatever the kind of event has.
     pub code: &'static str,
-    /// What it is about.
+    /// The subject.
     pub about: [u64; 2],
 }
 

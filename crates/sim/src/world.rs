@@ -72,23 +72,23 @@ pub enum Key {
 /// A thread.
 #[derive(Default)]
 pub struct Task {
-    /// Whether it can run.
+    /// Flag: it can run.
     pub state: Cell<State>,
-    /// Its part.
+    /// The part.
     pub role: Cell<Role>,
-    /// Its process.
+    /// The process.
     pub process: Cell<u8>,
-    /// Its number.
+    /// The number.
     pub id: Cell<u32>,
-    /// Its processor.
+    /// The processor.
     pub cpu: Cell<u8>,
-    /// What it waits for.
+    /// The cause of its wait.
     pub key: Cell<Key>,
-    /// Until when; 0: for ever.
+    /// The end of its wait; 0: for ever.
     pub until: Cell<u64>,
-    /// Since when it is in this state.
+    /// The moment since which it is in this state.
     pub since: Cell<u64>,
-    /// It was woken, not timed out.
+    /// Flag: it was woken, not timed out.
     pub woken: Cell<bool>,
     /// Steps of others when it last tried or looked.
     pub looked: Cell<u64>,
@@ -97,17 +97,17 @@ pub struct Task {
 /// A process.
 #[derive(Default)]
 pub struct Process {
-    /// Whether its program lives.
+    /// Flag: its program lives.
     pub lives: Cell<bool>,
-    /// Whether its helper lives.
+    /// Flag: its helper lives.
     pub served: Cell<bool>,
     /// Number of the host's process.
     pub host: Cell<i32>,
-    /// When its program ended.
+    /// The time when its program ended.
     pub ended: Cell<u64>,
     /// The pager ended its program.
     pub ended_by_pager: Cell<bool>,
-    /// It has said why.
+    /// Flag: it has said why.
     pub excused: Cell<bool>,
 }
 
@@ -167,13 +167,13 @@ pub struct World {
     pub dying: Cell<i32>,
     /// The host's process that waits for all of these.
     pub driver: Cell<i32>,
-    /// How it ended.
+    /// The way in which it ended.
     pub outcome: Cell<Outcome>,
     /// Bytes of the message.
     pub message_len: Cell<usize>,
     /// Descriptor of a file that the trace goes to, and one more.
     pub trace_to: Cell<i32>,
-    /// How often a process is killed, at a change of the thread that runs.
+    /// The rate at which a process is killed, at a change of the thread that runs.
     pub kill: Cell<u32>,
     /// Processes that were killed.
     pub killed: Cell<u32>,
@@ -185,7 +185,7 @@ pub struct World {
     pub message: Bytes<MAX_MESSAGE>,
     /// The last events.
     pub ring: Ring,
-    /// Where free counts of shared pages are looked for.
+    /// The place where free counts of shared pages are looked for.
     pub next_shared: AtomicU32,
     /// Operations of devices.
     pub operations: AtomicU64,

@@ -13,7 +13,7 @@ pub struct Device {
     pub file: Arc<FileStore>,
     /// The store that the engine uses.
     pub store: Arc<dyn Store>,
-    /// If it is encrypted: which key each slot was written with.
+    /// The key that each slot was written with, if it is encrypted.
     pub slot_keys: Option<Arc<SlotKeys>>,
 }
 

@@ -8,8 +8,8 @@ use ebb_engine::Node;
 pub struct Facts {
     /// Slots of a page each.
     pub slots: u64,
-    /// Where slot 0 begins, in bytes: above 0 where the start of the area (a swap header)
-    /// must stay as it is.
+    /// The place where slot 0 begins, in bytes: above 0 where the start of the area (a swap header) must stay as it
+    /// is.
     pub base: u64,
     /// A block device, not a file.
     pub block: bool,

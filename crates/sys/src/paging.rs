@@ -302,7 +302,7 @@ struct Descriptors {
     fault: Userfaultfd,
     pagemap: PageMapFile,
     memory: MemoryFile,
-    /// Of waits for faults.
+    /// The interruption of waits for faults.
     interruption: Interruption,
     /// The program of whose helper they are: in a forked child the numbers mean other files.
     program: u32,

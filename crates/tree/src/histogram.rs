@@ -142,11 +142,11 @@ impl Histogram {
 /// A histogram in a few numbers; durations in nanoseconds, exact to 1/16 above, `max` exactly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// As [`Histogram::counts`].
+    /// The counts, as [`Histogram::counts`] has them.
     pub counts: [u64; BOUNDS_NS.len() + 1],
     /// Durations recorded.
     pub count: u64,
-    /// Their sum, exactly.
+    /// The exact sum of the values.
     pub sum: u64,
     /// Half were no longer.
     pub p50: u64,

@@ -47,7 +47,7 @@ pub(crate) const SLOT_WORDS: usize = crate::MAX_MEMBERS.div_ceil(64);
 /// The words of a device that belong to no cluster. `repr(C)`, all zeros is a fresh start.
 #[repr(C)]
 pub(crate) struct LeaseHeader {
-    /// Which process slots have a row with bits; a superset.
+    /// The process slots that have a row with bits; a superset.
     reading: [AtomicU64; SLOT_WORDS],
     /// Inheritances completed.
     inherited: AtomicU64,
@@ -62,7 +62,7 @@ pub(crate) struct LeaseHeader {
     touched: AtomicU32,
     /// Clusters without owner; a hint, put right when a process is reaped.
     free: AtomicU64,
-    /// Not 0: nobody acquires.
+    /// A bar: while it is not 0, nobody acquires.
     closed: AtomicU32,
 }
 

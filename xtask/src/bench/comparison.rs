@@ -10,7 +10,7 @@ use ebb_harness::workloads::Workload;
 
 /// See the module.
 pub struct Comparison {
-    /// Of the row.
+    /// The name of the row.
     pub name: String,
     /// The workload.
     pub workload: Workload,
@@ -20,7 +20,7 @@ pub struct Comparison {
     pub total: u64,
     /// The runs of the other side.
     pub other: Vec<Outcome>,
-    /// Those of ebb.
+    /// The figures of ebb.
     pub ebb: Vec<Outcome>,
     /// The program's own output.
     pub expected: Vec<u8>,

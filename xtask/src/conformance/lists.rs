@@ -28,7 +28,7 @@ struct Accepted {
     mode: Option<Mode>,
     lines: Vec<String>,
     reason: String,
-    /// It does not come in every run.
+    /// Flag: it does not come in every run.
     #[serde(default)]
     sometimes: bool,
 }
@@ -40,7 +40,7 @@ struct Defect {
     tests: Vec<String>,
     mode: Option<Mode>,
     reason: String,
-    /// It does not come in every run.
+    /// Flag: it does not come in every run.
     #[serde(default)]
     sometimes: bool,
 }

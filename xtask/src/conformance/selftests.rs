@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 struct Plan {
     /// Under tools/testing/selftests; "mm|vm" is whichever there is, known by the first name.
     directories: Vec<String>,
-    /// Those that a change must pass.
+    /// Tests that a change must pass.
     quick: Vec<String>,
     /// Programs with arguments, and scripts.
     call: Vec<Call>,

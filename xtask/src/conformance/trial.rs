@@ -45,9 +45,9 @@ impl fmt::Display for Mode {
 /// In what a test differs under `ebb`.
 #[derive(Default)]
 pub struct Difference {
-    /// Of each run that differs: `-` and what the test says by itself, `+` and what it says under `ebb`.
+    /// The lines of each run that differs: `-` and what the test says by itself, `+` and what it says under `ebb`.
     pub wrong: Vec<Vec<String>>,
-    /// How many runs there were.
+    /// The number of runs.
     pub runs: usize,
 }
 
@@ -92,7 +92,7 @@ pub struct Trial {
     groups: bool,
     /// Goes before each command.
     apart: Vec<OsString>,
-    /// For all runs the same, as some tests print where they are.
+    /// The scratch directory, for all runs the same, as some tests print where they are.
     scratch: PathBuf,
 }
 

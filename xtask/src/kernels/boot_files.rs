@@ -11,11 +11,11 @@ use std::process::{Command, Stdio};
 
 /// A kernel to boot.
 pub struct BootFiles {
-    /// Its release, as `uname -r` says it, or the image's name.
+    /// The release, as `uname -r` says it, or the image's name.
     pub release: String,
     /// The image.
     pub image: PathBuf,
-    /// Its modules.
+    /// The modules.
     modules: Option<PathBuf>,
 }
 

@@ -19,9 +19,9 @@ struct List {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its time limit, on an emulated processor.
+    /// The time limit, on an emulated processor.
     pub seconds: u64,
     /// A command of bash, run in the project's directory.
     #[serde(default)]
@@ -38,7 +38,7 @@ pub struct Check {
     /// More options of `ebb run`.
     #[serde(default)]
     options: String,
-    /// Whether it is for kernels that must be refused, and for those alone.
+    /// Flag: it is for kernels that must be refused, and for those alone.
     #[serde(default)]
     refused: bool,
 }

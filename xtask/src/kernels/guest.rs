@@ -19,9 +19,9 @@ const BOOT: Duration = Duration::from_secs(180);
 
 /// How a check ended.
 pub struct Outcome {
-    /// Its name.
+    /// The name.
     pub check: String,
-    /// Its exit status; 124 and 137 where the time was up.
+    /// The exit status; 124 and 137 where the time was up.
     status: i32,
     /// Seconds it took, on an emulated processor.
     pub seconds: u64,

@@ -17,7 +17,7 @@ struct Facts {
     kernel: String,
     /// Swap of the kernel's: there is some.
     on: bool,
-    /// Whether a control group forbids swap to this process.
+    /// Flag: a control group forbids swap to this process.
     forbidden: bool,
 }
 

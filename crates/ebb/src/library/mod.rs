@@ -78,7 +78,7 @@ pub struct Library {
     name: OsString,
     /// Word of LD_LIBRARY_PATH, if the library is found there.
     directory: Option<OsString>,
-    /// Whether glibc's loader alone finds it by these words.
+    /// Flag: glibc's loader alone finds it by these words.
     for_glibc: bool,
 }
 

@@ -59,9 +59,9 @@ pub struct State {
     pub order: Order,
     /// The chosen row.
     pub chosen: usize,
-    /// Whether new samples are passed over.
+    /// Flag: new samples are passed over.
     pub paused: bool,
-    /// Whether the keys are shown.
+    /// Flag: the keys are shown.
     pub help: bool,
     /// Colours, unless NO_COLOR is set.
     pub colour: bool,

@@ -19,11 +19,11 @@ use std::time::Duration;
 pub struct Tree {
     /// The supervisor's number.
     pub pid: u32,
-    /// Its command line.
+    /// The command line.
     pub command: String,
     /// Memory in use, the budget, and managed processes; none: it does not answer.
     pub figures: Option<(u64, u64, usize)>,
-    /// Whether it pages.
+    /// Flag: it pages.
     pub paged: bool,
 }
 

@@ -92,7 +92,7 @@ pub struct Under {
     pub faults: Option<String>,
     /// Bytes that its cgroup has beside the budget.
     pub beside: u64,
-    /// Whether the program changes its memory without libc: then pages may not be as the page map says.
+    /// Flag: the program changes its memory without libc. Then pages may not be as the page map says.
     pub behind_libc: bool,
 }
 

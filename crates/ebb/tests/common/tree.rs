@@ -13,11 +13,11 @@ pub const BUDGET: &str = "40M";
 
 /// A tree that pages until it is told to stop.
 pub struct Tree {
-    /// None once it was stopped.
+    /// The process; none once it was stopped.
     child: Option<Child>,
     dir: tempfile::TempDir,
     pub pid: String,
-    /// Of the forked child.
+    /// The number of the forked child.
     pub second: String,
 }
 

@@ -39,18 +39,18 @@ pub struct Cluster {
     /// No free entry lies before this one.
     hint: u16,
     pub(super) state: State,
-    /// Its place in the order in which the shrinker visits the group's clusters.
+    /// The place in the order in which the shrinker visits the group's clusters.
     pub(super) clock: Option<Stamp>,
-    /// Where the shrinker's visit goes on: it had seen the entries before this one.
+    /// The place where the shrinker's visit goes on: it had seen the entries before this one.
     pub(super) visited: u16,
-    /// When pages came last that are younger than that place says: they are marked referenced, and
-    /// have their turn there.
+    /// The time when pages came last that are younger than that place says: they are marked referenced, and have
+    /// their turn there.
     pub(super) second_stamp: Option<Stamp>,
     /// Recompressed since something was last put into the pool.
     pub(super) dense: bool,
     /// Pages that left blocks which others keep.
     pub(super) left: u16,
-    /// Those of them that packing again does not get rid of, as far as it was tried.
+    /// Pages of them that packing again does not get rid of, as far as it was tried.
     pub(super) unpackable: u16,
 }
 

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One group. Its setting and charge are read and written without order.
 pub struct Group {
-    /// Its name. A new group may have that of one that ended.
+    /// The name. A new group may have that of one that ended.
     pub id: GroupId,
-    /// How many groups there were with its making: no other's, and later ones have higher ones.
+    /// The number of groups made so far, with this one: no other group's, and later groups have higher ones.
     pub number: u64,
     /// Bytes of pool objects it holds.
     pool_bytes: AtomicU64,

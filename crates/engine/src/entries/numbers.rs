@@ -29,7 +29,7 @@ struct Own(Ordered<Free, { LockRank::Leaf as usize }>);
 /// Numbers that are free; the next is the last.
 struct Free {
     numbers: Vec<u32>,
-    /// From how many on some are given to all.
+    /// The count of numbers from which on some are given to all.
     most: usize,
 }
 

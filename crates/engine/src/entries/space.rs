@@ -71,7 +71,7 @@ pub struct Space {
     groups_made: AtomicU64,
     /// Stamps given in the clocks of all groups: one sequence, so that these can be compared.
     stamps: AtomicU64,
-    /// How many later ones make what comes to a cluster late.
+    /// The number of later ones that makes what comes to a cluster late.
     late_after: u64,
     // Statistics; kept so that asking costs no walk.
     clusters: AtomicUsize,

@@ -115,7 +115,7 @@ impl Window {
 pub struct Arena {
     /// Tables, and windows: beside the objects an entry would be a page more to look up with each.
     bytes: Box<[u8]>,
-    /// Where the first window begins: the allocator need not align.
+    /// The place where the first window begins: the allocator need not align.
     offset: usize,
     windows: [Window; WINDOWS],
     /// Chunks ever taken; those after are untouched.

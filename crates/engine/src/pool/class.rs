@@ -66,7 +66,7 @@ pub struct Shape {
     pub size: u32,
     /// Objects of a window: at most 256, so that a byte names one.
     pub objects: u16,
-    /// How the objects' bytes are to be read.
+    /// The way in which the objects' bytes are to be read.
     pub codec: Codec,
 }
 

@@ -84,9 +84,9 @@ const LOOKED_AT: usize = 128;
 /// An object to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'a> {
-    /// How `data` is to be read.
+    /// The way in which `data` is to be read.
     pub codec: Codec,
-    /// As the codec wrote it, padded with zeros to the size of a class ([`Sizes::fitting`]).
+    /// The bytes as the codec wrote them, padded with zeros to the size of a class ([`Sizes::fitting`]).
     pub data: &'a [u8],
     /// The entry that will name it; of a block, the first entry that could.
     pub owner: EntryId,

@@ -51,7 +51,7 @@ const fn host_step(size: usize) -> usize {
 
 /// See the module.
 pub struct Sizes {
-    /// Of each shard and class, what its objects wasted as larger ones, up to [`ENOUGH`] or a little more.
+    /// Bytes that the objects of each shard and class wasted as larger ones, up to [`ENOUGH`] or a little more.
     wasted: Box<[Box<[AtomicU16]>]>,
 }
 

@@ -55,16 +55,16 @@ pub struct Shrinker {
     cursor: u64,
     failures: u32,
     rest_until_ns: u64,
-    /// How long a batch takes, smoothed; 0 before the first.
+    /// The time that a batch takes, smoothed; 0 before the first.
     batch_ns: u64,
 }
 
 /// A group that can have the next turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<G> {
-    /// Its place in the order of turns.
+    /// The place in the order of turns.
     pub number: u64,
-    /// How old its oldest pages are.
+    /// The age of its oldest pages.
     pub age: u64,
     /// The group.
     pub group: G,

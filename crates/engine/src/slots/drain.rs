@@ -33,9 +33,9 @@ pub enum Moved {
     /// A page of the new place could not be written; nothing changed. The fate of the others is unknown;
     /// none is used.
     Unwritten {
-        /// Which page of it.
+        /// The page of it.
         page: u16,
-        /// Why.
+        /// The reason.
         error: IoError,
     },
 }

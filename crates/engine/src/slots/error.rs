@@ -8,7 +8,7 @@ pub enum AddError {
     /// Less than one cluster.
     #[error("the device has {slots} slots of 4 KiB; at least {CLUSTER_SLOTS} (2 MiB) are needed")]
     TooSmall {
-        /// Its slots.
+        /// The slots.
         slots: u64,
     },
     /// More slots than an entry can name.
@@ -16,7 +16,7 @@ pub enum AddError {
         "the device has {slots} slots of 4 KiB; at most {MAX_DEVICE_SLOTS} (128 GiB) can be used: give a size"
     )]
     TooLarge {
-        /// Its slots.
+        /// The slots.
         slots: u64,
     },
     /// The device table is full.
@@ -111,7 +111,7 @@ pub enum DrainError {
     Stuck {
         /// The device.
         device: DeviceId,
-        /// Its slots in use.
+        /// The slots in use.
         left: u64,
     },
     /// Removal before the drain is done.
@@ -119,7 +119,7 @@ pub enum DrainError {
     InUse {
         /// The device.
         device: DeviceId,
-        /// Its slots in use.
+        /// The slots in use.
         used: u64,
     },
     /// Other processes read from it.

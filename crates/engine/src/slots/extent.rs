@@ -9,7 +9,7 @@ pub struct Extent {
     pub device: DeviceId,
     /// The first slot.
     pub start: SlotIndex,
-    /// How many, 1..=512.
+    /// The number of slots, 1..=512.
     pub len: u16,
 }
 

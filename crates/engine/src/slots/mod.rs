@@ -125,7 +125,7 @@ pub struct Devices {
     count: CachePadded<AtomicU32>,
     /// Room that is out of reach for the moment.
     in_flight: Arc<InFlight>,
-    /// Whether the last step of background work found nothing to do.
+    /// Flag: the last step of background work found nothing to do.
     rested: AtomicBool,
 }
 

@@ -10,9 +10,9 @@ pub struct DeviceSpec {
     pub priority: Option<i16>,
     /// The memory node it hangs on.
     pub node: Option<Node>,
-    /// Whether to discard emptied clusters.
+    /// Flag: emptied clusters are discarded.
     pub discard: Option<bool>,
-    /// Whether it has a head to move.
+    /// Flag: it has a head to move.
     pub rotational: Option<bool>,
 }
 

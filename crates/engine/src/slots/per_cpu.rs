@@ -28,7 +28,7 @@ pub(super) const RETURNS_LEFT: usize = RETURNS / 4;
 pub(super) struct Current {
     pub device: DeviceId,
     pub index: ClusterIndex,
-    /// Where to look first.
+    /// The place to look first.
     pub next: u16,
     /// The same when the worker last asked whether it is in use ([`Current::rests`]).
     pub seen: Option<u16>,
@@ -125,7 +125,7 @@ pub(super) struct State {
     pub home: Option<DeviceId>,
     /// Slots recycled since that search.
     pub recycled: usize,
-    /// Whether one was since the worker came.
+    /// Flag: one was, since the worker came.
     pub recycles: bool,
     /// The device table of `Control`, as it was when devices last changed.
     pub devices: [Option<Arc<Device>>; MAX_DEVICES],

@@ -108,17 +108,17 @@ pub struct Background {
     pub repack: Walk,
     /// Objects that had been put into the pool when there was nothing else to do.
     pub puts: u64,
-    /// For pages in blocks; made when there are such to write.
+    /// The coder for pages in blocks; made when there are such to write.
     pub scratch: Option<Box<Scratch>>,
 }
 
 #[derive(Clone, Copy)]
 pub struct Pick {
     pub entry: EntryId,
-    /// As it was left in the entry: busy.
+    /// The word as it was left in the entry: busy.
     pub word: EntryWord,
     pub raw: bool,
-    /// Its page is in a block, and not in the staging yet.
+    /// Flag: its page is in a block, and not in the staging yet.
     pub packed: bool,
     /// The checksum of the bytes written, where they are not those in the pool.
     pub checksum: Option<u64>,

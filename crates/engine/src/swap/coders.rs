@@ -41,12 +41,12 @@ const RUN: usize = 16;
 /// A page of a batch, or a block of them, compressed aside.
 #[derive(Clone, Copy)]
 pub struct PackedObject {
-    /// Its number in the batch, of a block that of the first entry's.
+    /// The number in the batch, of a block that of the first entry's.
     page: u8,
-    /// Which pages from that one on are in it, as bits.
+    /// The pages from that one on that are in it, as bits.
     mask: u8,
     codec: Codec,
-    /// Where its bytes begin in the room, unless it is kept as it is.
+    /// The place where its bytes begin in the room, unless it is kept as it is.
     at: u16,
     pub len: u16,
     pub checksum: u64,
@@ -207,7 +207,7 @@ impl Scratch {
 #[derive(Default)]
 struct CoderSlot {
     scratch: Mutex<Option<Box<Scratch>>>,
-    /// It was used since it was last looked at.
+    /// Flag: it was used since it was last looked at.
     used: AtomicBool,
 }
 
@@ -216,7 +216,7 @@ pub struct Coders {
     codecs: Arc<dyn Codecs>,
     checksums: Checksums,
     sizes: Arc<Sizes>,
-    /// Whether there will be blocks to unpack.
+    /// Flag: there will be blocks to unpack.
     blocks: bool,
     made: AtomicUsize,
 }

@@ -31,7 +31,7 @@ impl CodecKind {
 /// Settings of a swap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// How pages in the pool are compressed.
+    /// The compression of pages in the pool.
     pub codec: CodecKind,
     /// The most memory the pool may hold, in bytes.
     pub pool_max_bytes: u64,

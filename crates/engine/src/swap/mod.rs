@@ -97,7 +97,7 @@ pub struct Env {
     pub topology: Arc<dyn Topology>,
     /// Gives memory back.
     pub memory: Arc<dyn Memory>,
-    /// Where events are counted.
+    /// The counters.
     pub counters: CountersRef,
     /// Compression.
     pub codecs: Arc<dyn Codecs>,
@@ -150,13 +150,13 @@ pub struct Swap {
     /// Pages that a drain may still put into the pool.
     drained: Arc<AtomicU64>,
     devices: Option<Arc<Devices>>,
-    /// When a load last used a device.
+    /// The time when a load last used a device.
     last_load_ns: AtomicU64,
     /// The same of what other processes loaded.
     others_load_ns: AtomicU64,
     /// See [`Swap::set_patient`].
     patient: AtomicBool,
-    /// When a store that the pool refused last did.
+    /// The time when a store that the pool refused last used a device.
     last_refused_ns: AtomicU64,
     /// See [`Swap::file_limited`].
     file_limit: AtomicU8,
@@ -168,7 +168,7 @@ pub struct Swap {
     first_group: AtomicU32,
     /// One thread at a time does background work.
     background_slot: BackgroundSlot,
-    /// Whether the last batch of writeback moved no page, so that waiting for another is in vain.
+    /// Flag: the last batch of writeback moved no page, so that waiting for another is in vain.
     in_vain: AtomicBool,
 }
 

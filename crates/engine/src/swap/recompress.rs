@@ -51,7 +51,7 @@ struct Found {
     /// Pages that left it.
     left: u16,
     codec: Codec,
-    /// Where its bytes are in the room.
+    /// The place where its bytes are in the room.
     at: Range<usize>,
 }
 
@@ -59,7 +59,7 @@ struct Found {
 struct Task {
     what: What,
     objects: Vec<Found>,
-    /// As they were left in the entries whose pages are in them: busy.
+    /// The words as they were left in the entries whose pages are in them: busy.
     busy: [Option<EntryWord>; BLOCK_PAGES],
     /// Pages that left the blocks that these entries name, whether or not they are among the objects.
     left: u16,
@@ -87,7 +87,7 @@ struct Made {
     /// The entries whose pages are in it.
     mask: u8,
     codec: Codec,
-    /// Where it is in the room.
+    /// The place where it is in the room.
     at: Range<usize>,
 }
 

@@ -138,7 +138,7 @@ pub(super) struct Faulty {
     corrupt_reads: AtomicU32,
     /// The error of transfers that fail.
     why: std::sync::Mutex<IoError>,
-    /// It cannot be reached.
+    /// Flag: it cannot be reached.
     gone: AtomicBool,
     /// Time of each batch, in microseconds.
     pub(super) delay: AtomicU32,

@@ -75,7 +75,7 @@ struct Bench {
     without: usize,
     /// Bytes of the device as such.
     fixed: usize,
-    /// Those and what its clusters took as such, once they were used.
+    /// Bytes of those, and what its clusters took as such, once they were used.
     idle: usize,
     slots: u32,
     held: Vec<(EntryId, Extent)>,

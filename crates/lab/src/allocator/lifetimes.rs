@@ -22,12 +22,12 @@ pub const ABOUT: &str = "room for folios where pages that stay lie apart from th
 pub struct Options {
     /// Slots of the device, a multiple of 512.
     pub slots: u32,
-    /// How full it is kept, in percent: half of that stays, half comes and goes.
+    /// The fill that is kept, in percent: half of that stays, half comes and goes.
     pub full: u32,
-    /// How often all that comes and goes is replaced. A tenth of the pages that stay are allocated in
+    /// The number of times that all that comes and goes is replaced. A tenth of the pages that stay are allocated in
     /// each part.
     pub rounds: usize,
-    /// Of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -149,9 +149,9 @@ impl Place for FirstFit {
 
 /// The outcome of a case, in percent.
 struct Outcome {
-    /// Of the folios, in one aligned extent.
+    /// Folios in one aligned extent.
     aligned: f64,
-    /// Of the slots that are free when all that goes is gone, those in clusters that are free whole.
+    /// The share, of the slots that are free when all that goes is gone, of those in clusters that are free whole.
     whole: f64,
 }
 

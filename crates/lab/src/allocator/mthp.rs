@@ -77,11 +77,11 @@ impl std::str::FromStr for Allocator {
 /// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// None: all of them.
+    /// The experiments; none: all of them.
     pub allocator: Option<Allocator>,
     /// Iterations after the warm-up.
     pub iterations: u32,
-    /// Of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -161,7 +161,7 @@ enum Page {
 struct Counts {
     whole: u64,
     fallback: u64,
-    /// Of the whole ones: in one aligned extent.
+    /// Whole folios in one aligned extent.
     aligned: u64,
     /// Writes that the whole ones took.
     extents: u64,

@@ -24,13 +24,13 @@ pub const ABOUT: &str = "empty clusters first with discard, begun ones without";
 pub struct Options {
     /// Slots of the device, a multiple of 512.
     pub slots: u32,
-    /// How full it is kept, in percent.
+    /// The fill that is kept, in percent.
     pub full: Vec<u32>,
     /// Allocations at each level, in each round.
     pub churn: usize,
-    /// Of both orders in turn; they differ in their times alone.
+    /// Rounds of both orders in turn; they differ in their times alone.
     pub rounds: usize,
-    /// Of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -56,13 +56,13 @@ const TIMED: usize = 32;
 
 /// The outcome of one order of search.
 struct Outcome {
-    /// Of each size, the cost of an allocation in each batch.
+    /// The cost of an allocation in each batch, for each size.
     ns: [Vec<f64>; 2],
     /// Folios in one aligned extent, in percent.
     aligned: f64,
     /// Extents of a folio.
     extents: f64,
-    /// Of the free slots at the end, those in clusters that are free as a whole, in percent.
+    /// Free slots at the end in clusters that are free as a whole, in percent of all free slots.
     whole: f64,
     /// Clusters discarded per 1000 clusters' worth of allocations.
     discards: f64,

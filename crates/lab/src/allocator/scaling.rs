@@ -30,7 +30,7 @@ pub const ABOUT: &str = "allocate and free on 1 to N threads, against one global
 pub struct Options {
     /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// For each measurement.
+    /// The time for each measurement.
     pub duration: Duration,
     /// Measurements of each allocator, in turn with the other, in which there were such moments; at
     /// most `TRIES` times as many are made.

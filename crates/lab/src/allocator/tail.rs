@@ -43,7 +43,7 @@ const POLL: Duration = Duration::from_millis(2);
 /// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which loads, in turn.
+    /// The loads, in turn.
     pub loads: Vec<Load>,
     /// Faulting threads. 0: one for each processor.
     pub threads: usize,
@@ -51,13 +51,13 @@ pub struct Options {
     pub slots: u32,
     /// Computation of the program between two faults.
     pub think: Duration,
-    /// For each measurement.
+    /// The time for each measurement.
     pub duration: Duration,
     /// Rounds, each way of freeing in turn. Latencies are added up. Shares, and speeds as parts of the
     /// same round's inline speed, are medians, so that other programs that run in some rounds change
     /// nothing.
     pub rounds: u32,
-    /// Whether freeing without a return cache is measured too.
+    /// Flag: freeing without a return cache is measured too.
     pub direct: bool,
 }
 
@@ -132,7 +132,7 @@ struct Outcome {
 /// The outcome of one way of freeing.
 struct Outcomes {
     all: Outcome,
-    /// Of each round, in percent: frees and faults over 10 and over 100 µs.
+    /// The figures of each round, in percent: frees and faults over 10 and over 100 µs.
     over: [[Vec<f64>; 2]; 2],
     /// Operations per second, of each round.
     per_s: Vec<f64>,
@@ -211,7 +211,7 @@ fn spin(time: Duration) {
 #[derive(Clone, Default)]
 struct Held {
     slots: Vec<u32>,
-    /// Where the discard load goes on.
+    /// The place where the discard load goes on.
     next: usize,
 }
 

@@ -59,11 +59,11 @@ pub enum From {
 /// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where pages come from.
+    /// The source of pages.
     pub from: From,
     /// The most pages taken.
     pub pages: usize,
-    /// When a command is ended.
+    /// The time when a command is ended.
     pub after: Duration,
 }
 
@@ -84,7 +84,7 @@ pub enum Error {
     /// A file or command could not be used.
     #[error("{path}: {why}; give a process you may read, a file, or a command that exists")]
     File {
-        /// Which.
+        /// The path.
         path: String,
         /// The system's message.
         why: String,

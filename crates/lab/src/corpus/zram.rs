@@ -13,7 +13,7 @@ pub struct Figures {
     pub ratio: f64,
     /// Share of that memory that holds no compressed bytes, in percent.
     pub waste_percent: f64,
-    /// To write one page, and to read one, the block layer's part included, in µs.
+    /// The times to write one page, and to read one, the block layer's part included, in µs.
     pub write_us: f64,
     pub read_us: f64,
 }

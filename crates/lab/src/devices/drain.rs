@@ -19,7 +19,7 @@ pub const ABOUT: &str = "emptying a device that is half full: what it costs, by 
 pub struct Options {
     /// Slots of the devices.
     pub slots: Vec<u32>,
-    /// Of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 

@@ -34,7 +34,7 @@ pub struct Options {
     pub tasks: Vec<usize>,
     /// Pages written in all; the devices hold a little more.
     pub pages: u32,
-    /// Of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -164,9 +164,9 @@ struct Device {
     last: Option<Node>,
     waiting: Vec<usize>,
     page_ns: u64,
-    /// When all that is queued will be written.
+    /// The time when all that is queued will be written.
     idle_at: u64,
-    /// How long it has been writing in all.
+    /// The time that it has been writing in all.
     busy_ns: u64,
 }
 

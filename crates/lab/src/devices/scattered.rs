@@ -22,7 +22,7 @@ pub const ABOUT: &str = "a folio in several runs of slots beside one run, on a r
 /// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the file is made, without a name; none: where `ebb run` makes its own.
+    /// The place where the file is made, without a name; none: where `ebb run` makes its own.
     pub directory: Option<PathBuf>,
     /// Runs of a folio, one among them.
     pub runs: Vec<usize>,

@@ -23,13 +23,13 @@ pub const ABOUT: &str = "one cursor a device or one a processor, on a simulated 
 pub struct Options {
     /// Slots of the disk.
     pub slots: u32,
-    /// How full it is kept, in percent.
+    /// The fill that is kept, in percent.
     pub full: Vec<u32>,
     /// Pages written at each level.
     pub pages: usize,
     /// Folios and pages in one turn, of one size.
     pub turns: Vec<usize>,
-    /// Of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 

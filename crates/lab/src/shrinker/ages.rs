@@ -36,9 +36,9 @@ const PRESENT: u64 = 1 << 63;
 /// A page that was out when it was looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// When it was touched last, or left memory.
+    /// The time when it was touched last, or left memory.
     pub at: u32,
-    /// Where it was: there, or in the pool.
+    /// The place where it was: there, or in the pool.
     pub on_device: bool,
 }
 
@@ -48,9 +48,9 @@ pub struct Sample {
 pub struct Inverted {
     /// The pages that were looked at, by when they left memory, if that was watched.
     pub leavings: Vec<Sample>,
-    /// By last touches.
+    /// Inversions by last touches.
     pub by_touch: Option<f64>,
-    /// By when they left memory, if that was watched.
+    /// Inversions by when pages left memory, if that was watched.
     pub by_leaving: Option<f64>,
 }
 
@@ -59,7 +59,7 @@ pub struct Watch {
     pagemap: File,
     pages: Vec<Seen>,
     entries: Vec<u8>,
-    /// When it looked last.
+    /// The time when it looked last.
     looked: u32,
 }
 

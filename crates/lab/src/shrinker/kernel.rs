@@ -28,9 +28,9 @@ const LOOK_NS: u64 = 200;
 /// See the module.
 pub struct Zswap {
     world: Arc<World>,
-    /// None: no pool, a swap file alone.
+    /// The most bytes of the pool; none: no pool, a swap file alone.
     max: Option<u64>,
-    /// How many of the six patches it has.
+    /// The number of the six patches that it has.
     patches: u8,
     /// The group of each page.
     pool: HashMap<u64, u16>,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Remembers what was stored when.
 pub struct Watched<'a> {
     pub inner: &'a mut dyn Swapping,
-    /// Of each page that is out: the number of its store, and its group.
+    /// The number of its store, and its group, for each page that is out.
     stored: HashMap<u64, (u64, u16)>,
     next: u64,
 }

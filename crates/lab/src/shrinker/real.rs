@@ -65,12 +65,12 @@ const READY: &str = "ready";
 /// Pages that know which they are: a quarter of each is random, of every twentieth all.
 struct Pages {
     bytes: Vec<u8>,
-    /// Where the first page begins.
+    /// The place where the first page begins.
     start: usize,
     seed: u64,
-    /// When each was touched last, in us.
+    /// The time when each was touched last, in us.
     touched: Vec<u32>,
-    /// From when on times are counted.
+    /// The moment from which on times are counted.
     since: u64,
 }
 
@@ -354,7 +354,7 @@ pub struct Row {
     pub total: u64,
     /// Seconds, or how it ended if it did not finish.
     pub elapsed: Result<f64, String>,
-    /// Those of `COUNTERS`, in that order; none: not to be known.
+    /// The values of `COUNTERS`, in that order; none: not to be known.
     pub counts: [Option<u64>; COUNTERS.len()],
     /// The share of wrong pages on the device, of the process that worked, by their last touches; none
     /// if there were too few in the pool or on the device.

@@ -85,7 +85,7 @@ impl World {
 
 #[derive(Default)]
 struct Device {
-    /// When the operation that began last is done.
+    /// The time when the operation that began last is done.
     free_at: u64,
     waiting: VecDeque<Write>,
     read: u64,

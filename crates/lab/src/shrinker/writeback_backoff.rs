@@ -38,7 +38,7 @@ pub const ABOUT: &str =
 pub struct Options {
     /// Bursts and pauses.
     pub rounds: usize,
-    /// Of the random numbers.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -100,7 +100,7 @@ struct World {
     actor: Mutex<usize>,
     now: [AtomicU64; 2],
     idle_from: AtomicU64,
-    /// For the engine alone the clock stands still.
+    /// Flag: the clock stands still, for the engine alone.
     stopped: AtomicBool,
 }
 
@@ -207,7 +207,7 @@ const LOADS: [(&str, Load); 2] = [
 /// The outcome of a run.
 struct Outcome {
     elapsed_ns: u64,
-    /// How long each page from the device was waited for, or each batch of stores, shortest first.
+    /// The times that each page from the device was waited for, or each batch of stores, shortest first.
     waits_ns: Vec<u64>,
     written: u64,
     refused: u64,
@@ -227,7 +227,7 @@ struct Bench {
     swap: Swap,
     counters: Arc<Counters>,
     policy: StandsBack,
-    /// When the program last used the device.
+    /// The time when the program last used the device.
     last_use_ns: u64,
     next_page: u64,
     /// Pages that are out, oldest first.

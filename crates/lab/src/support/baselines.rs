@@ -46,7 +46,7 @@ struct Map {
     last: [u32; LISTS],
     len: [u32; LISTS],
     free: u32,
-    /// Where to look next, for each order.
+    /// The place to look next, for each order.
     next: [Option<u32>; ORDERS],
 }
 
@@ -173,7 +173,7 @@ impl Map {
 /// Whole clusters for large folios.
 pub struct FreeOnly {
     map: Map,
-    /// Where the search for any free slot goes on.
+    /// The place where the search for any free slot goes on.
     hand: u32,
 }
 

@@ -33,9 +33,9 @@ pub struct Plot {
 /// One line of a plot.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// Its name in the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Its points, from left to right.
+    /// The points, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 

@@ -27,7 +27,7 @@ impl Topology for Machine {
 pub struct Blank {
     pub slots: u64,
     pub node: Option<Node>,
-    /// How long a discard keeps its caller waiting; None: not wanted.
+    /// The time that a discard keeps its caller waiting; None: not wanted.
     pub discard: Option<Duration>,
     /// Slots discarded so far.
     pub discarded: AtomicU64,

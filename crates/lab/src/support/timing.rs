@@ -15,7 +15,7 @@ pub struct Round {
     pub per_s: f64,
     /// The same by the clock, where `per_s` is by the time on processors.
     pub clock_per_s: f64,
-    /// They ran at the same time, and nothing else on their processors.
+    /// Flag: the threads ran at the same time, and nothing else on their processors.
     pub undisturbed: bool,
 }
 
@@ -132,9 +132,9 @@ pub fn processor_time() -> Duration {
 /// Operations of a thread, one chunk of work after the other.
 #[derive(Default)]
 struct Chunks {
-    /// When each began and ended, and what it did, of those in which the thread kept its processor.
+    /// The times when each began and ended, and what it did, of those in which the thread kept its processor.
     whole: Vec<(Instant, Instant, usize)>,
-    /// When the thread may have been without.
+    /// The time when the thread may have been without.
     gaps: Vec<(Instant, Instant)>,
     /// Operations in all, and their time.
     all: (usize, Duration),
@@ -234,7 +234,7 @@ pub struct Ratio {
     pub of_speed: f64,
     /// The same by the clock.
     pub by_clock: f64,
-    /// How many pairs nothing disturbed.
+    /// The number of pairs that nothing disturbed.
     pub pairs: usize,
 }
 

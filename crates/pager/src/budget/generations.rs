@@ -19,7 +19,7 @@ const COUNT: u16 = 8;
 pub struct Generations {
     /// The one that is stored into.
     youngest: AtomicU16,
-    /// How many were begun, up to [`COUNT`].
+    /// The number of generations begun, up to [`COUNT`].
     begun: AtomicU16,
 }
 

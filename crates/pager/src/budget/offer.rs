@@ -17,13 +17,13 @@ const HAD_NONE: Duration = Duration::from_millis(500);
 
 /// See the module.
 pub struct Offer {
-    /// When pages came into the pool.
+    /// The time when pages came into the pool.
     age_samples: AgeSamples,
-    /// When the oldest did of those that others could have the room of, in the keeper's milliseconds.
+    /// The time when the oldest came of those that others could have the room of, in the keeper's milliseconds.
     pool_oldest_ms: Option<u32>,
-    /// How much dearer it is to have memory of them than of resident pages (`peer_reclaim`).
+    /// The factor by which memory of them is dearer than that of resident pages (`peer_reclaim`).
     price: u64,
-    /// When others asked for memory, and there was none to give.
+    /// The time when others asked for memory, and there was none to give.
     had_none_since: Option<Time>,
 }
 

@@ -44,11 +44,12 @@ const LEAST_MS: u64 = 100;
 /// A request to peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Of those whose oldest pages were brought in before this, in milliseconds of CLOCK_MONOTONIC.
+    /// The bound for peers with resident pages: their oldest were brought in before it, in milliseconds of
+    /// CLOCK_MONOTONIC.
     pub before_ms: u64,
-    /// Of those with nothing but a pool, whose oldest pages came there before this.
+    /// The bound for peers with nothing but a pool: their oldest pages came there before it.
     pub pool_before_ms: u64,
-    /// Of each that is asked.
+    /// The pages asked of each.
     pub pages: u64,
 }
 
@@ -59,25 +60,25 @@ pub struct Standing {
     pub evicted: u64,
     /// The second of these.
     pub written: u64,
-    /// When the oldest came that is resident.
+    /// The time when the oldest came that is resident.
     pub oldest_ms: u32,
     /// And the oldest in the pool.
     pub pool_oldest_ms: u32,
-    /// Of a page of a pool, see above; 1 at least.
+    /// The price of a page of a pool, see above; 1 at least.
     pub price: u64,
 }
 
 /// The state kept from request to request. Times are of CLOCK_MONOTONIC.
 pub struct PeerReclaim {
-    /// When the turn began, and the pages evicted and written to devices up to then.
+    /// The time when the turn began, and the pages evicted and written to devices up to then.
     turn: Duration,
     evicted: u64,
     written: u64,
-    /// Whether any were in the turn before.
+    /// Flag: there were any in the turn before.
     wrote: bool,
-    /// When there was no room last.
+    /// The time when there was no room last.
     last: Duration,
-    /// When one may ask again.
+    /// The time when one may ask again.
     next: Duration,
     /// Pages to ask for then.
     pages: u64,

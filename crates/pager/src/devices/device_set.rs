@@ -49,7 +49,7 @@ struct Attached {
     serial: u64,
     id: DeviceId,
     file: Arc<FileStore>,
-    /// Which key each slot was written with, if it is encrypted.
+    /// The key that each slot was written with, if it is encrypted.
     marks: Option<Arc<SlotKeys>>,
     /// The answer to the last change of the devices: the room that leaving this one would take, or why the attempt
     /// failed.
@@ -73,7 +73,7 @@ struct Inner {
     /// The change of devices that answers belong to.
     asked: Option<u64>,
     told: Time,
-    /// When it was last told how full each cluster is.
+    /// The time when it was last told how full each cluster is.
     map_told: Time,
 }
 
@@ -89,7 +89,7 @@ pub trait DrainTarget {
 pub struct DeviceSet {
     /// The engine's devices.
     pub devices: Arc<Devices>,
-    /// This process's keys, if devices are encrypted.
+    /// The keys of this process, if devices are encrypted.
     keys: Option<Arc<Keyring>>,
     /// The process gave up the tree's user: it reads what it has on devices, and writes there no more.
     reads_only: AtomicBool,

@@ -59,7 +59,7 @@ impl<K: Kernel, F: Fn(&[u8]) + Send + Sync> Memory for RealMemory<K, F> {
 pub struct SwapSpace {
     /// The engine.
     pub swap: Swap,
-    /// Its devices.
+    /// The devices.
     pub devices: DeviceSet,
     /// The order in which its pool is written back.
     pub generations: Generations,

@@ -47,10 +47,10 @@ const LOOKS: usize = 64;
 /// Which pages may be captured.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct How {
-    /// Those, too, that a forked relative still maps: evicting them here frees nothing there, and
-    /// stores them once more (`sharing`).
+    /// Flag: pages that a forked relative still maps go, too. Evicting them here frees nothing there, and stores them
+    /// once more (`sharing`).
     pub shared: bool,
-    /// Those, too, that threads hold, as far as who waits may take them (`attempts`).
+    /// Flag: pages that threads hold go, too, as far as the waiting thread may take them (`attempts`).
     pub force: bool,
 }
 
@@ -487,31 +487,31 @@ struct HeldUnits {
     units: ArrayVec<UnitNumber, LOOKS>,
     /// Pages of the first of them that attempts younger than the waiter's hold.
     by_younger: Option<Leave>,
-    /// Whether older attempts hold some.
+    /// Flag: older attempts hold some.
     by_older: bool,
 }
 
 /// Pages that left.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Captured {
-    /// They are to be stored.
+    /// Pages to be stored.
     pub staged: usize,
-    /// They are swapped out.
+    /// Pages that are swapped out.
     pub clean: usize,
 }
 
 /// The outcome for pages that were to leave.
 #[derive(Default)]
 struct Shifted {
-    /// Those that are where they were no more.
+    /// Pages that were no more where they had been.
     moved: Mask,
-    /// Those that the program had dropped without libc: there is nothing to move.
+    /// Pages that the program had dropped without libc: there is nothing to move.
     gone: Mask,
-    /// Those that are not ours any more: it mapped something else there without libc.
+    /// Pages that are not ours any more: the program mapped something else there without libc.
     foreign: Mask,
-    /// Those that could be written meanwhile.
+    /// Pages that could be written meanwhile.
     opened: Mask,
-    /// How many of those that left relatives share, who keep theirs.
+    /// The number of pages, of those that left, that relatives share and keep.
     copied: usize,
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 /// ```
 pub struct Reclaimer<K: Kernel> {
     context: Context<K>,
-    /// How worth it clean copies proved.
+    /// The worth that clean copies proved to have.
     pub(super) copies: CopyScore,
     /// Pages may be shared copy-on-write with a forked relative: they refuse to be moved until
     /// one side has written them.

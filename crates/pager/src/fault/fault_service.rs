@@ -13,7 +13,7 @@ pub struct FaultService<K: Kernel> {
     reclaimer: Reclaimer<K>,
     /// The costs of faults.
     pub(super) costs: Costs,
-    /// How long there has been no room.
+    /// The time for which there has been no room.
     pub(super) stall: MemoryStall,
     /// Faults that wait, and since when.
     pub(crate) pressure: Pressure,

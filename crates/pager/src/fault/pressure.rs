@@ -78,7 +78,7 @@ impl Pressure {
 /// The keeper's window, of which it finds `full`.
 #[derive(Default)]
 pub struct Window {
-    /// As they were at its beginning: the time, `some`, and the processor time of the program.
+    /// The figures at its beginning: the time, `some`, and the processor time of the program.
     began: Option<(Time, u64, Duration)>,
 }
 

@@ -46,11 +46,11 @@ pub enum Served {
 /// Pages that a fault brought in, whose waiting threads are to be woken.
 pub struct Brought {
     pub way: Way,
-    /// Some of it came from a device, if not the page that was touched.
+    /// Flag: some of it came from a device, if not the page that was touched.
     pub device: bool,
     pub first: PageNumber,
     pub pages: usize,
-    /// They were woken already, and the fault counted.
+    /// Flag: the threads were woken already, and the fault counted.
     pub woken: bool,
 }
 

@@ -40,7 +40,7 @@ const LONG_WAIT: i32 = 10_000;
 /// other comes from here any more, this one leaves at once: two that are awake draw the thread to and fro, and flush
 /// each other's translations.
 struct Watch {
-    /// When last looked.
+    /// The time of the last look.
     last: Time,
     /// Faults served since.
     since: u32,
@@ -51,7 +51,7 @@ struct Watch {
     streak: u32,
     /// The last fault served here, if nobody has looked yet where it came from.
     served: Option<Fault>,
-    /// How long to go without a look when nothing comes in.
+    /// The time to go without a look when nothing comes in.
     gap: Duration,
 }
 
@@ -152,7 +152,7 @@ struct Turn {
     watch: Watch,
     /// Waits in a row in which no fault came.
     quiet: u32,
-    /// It has served since it last gave memory back.
+    /// Flag: it has served since it last gave memory back.
     served: bool,
 }
 

@@ -27,11 +27,11 @@ use ebb_tree::Way;
 struct SwapIn {
     first: PageNumber,
     entries: ArrayVec<EntryId, UNIT>,
-    /// Whether they are part of a scan that passes (`reclaim_queue`).
+    /// Flag: they are part of a scan that passes (`reclaim_queue`).
     pass: bool,
-    /// Whether they keep their entries as clean copies.
+    /// Flag: they keep their entries as clean copies.
     keep: bool,
-    /// How often protection had been lifted when it began.
+    /// The number of times that protection had been lifted when it began.
     lifts: u32,
 }
 
@@ -40,9 +40,9 @@ type Results = [Result<Source, LoadError>; UNIT];
 /// How that went.
 struct Loaded {
     results: Results,
-    /// All good pages are there.
+    /// Flag: all good pages are there.
     placed: bool,
-    /// When who waits was woken, and the fault counted, if that is done.
+    /// The time when the waiting thread was woken, and the fault counted, if that is done.
     at: Option<Time>,
 }
 

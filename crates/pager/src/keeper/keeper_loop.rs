@@ -38,7 +38,7 @@ const STEPS: usize = 64;
 struct Turn {
     worker: Worker,
     contention: CpuContention,
-    /// Of the time that all threads waited.
+    /// The window of the time that all threads waited.
     pressure: pressure::Window,
     /// News of the tree that were seen.
     seen: u32,
@@ -48,11 +48,11 @@ struct Turn {
     moving: bool,
     /// A call of a child has to be made again.
     owing: bool,
-    /// When it was last seen whether the supervisor is there.
+    /// The time when it was last seen whether the supervisor is there.
     supervised: Time,
-    /// When memory was last measured.
+    /// The time when memory was last measured.
     measured: Time,
-    /// When faults were last served, or waited.
+    /// The time when faults were last served, or waited.
     heard: Time,
     /// The next pause while nothing happens.
     quiet: Duration,

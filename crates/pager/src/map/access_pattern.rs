@@ -33,7 +33,7 @@ struct Stream {
     below: usize,
     window: usize,
     used: u64,
-    /// How far it looks ahead next, in pages.
+    /// The pages that it looks ahead next.
     reach: usize,
     /// The pages it looked ahead at, at the end that it goes to: none of them is told again.
     told: usize,
@@ -97,11 +97,11 @@ impl Stream {
 pub struct Window {
     /// The first page.
     pub first: PageNumber,
-    /// How many; the faulting page is among them, and all lie in its unit.
+    /// The number of pages; the faulting page is among them, and all lie in its unit.
     pub pages: usize,
-    /// They are part of a scan, by several faults before this one.
+    /// Flag: the pages are part of a scan, by several faults before this one.
     pub stream: bool,
-    /// It leaves out no page.
+    /// Flag: no page is left out.
     pub whole_scan: bool,
 }
 

@@ -138,15 +138,15 @@ impl PackedPage {
 pub struct UnitState {
     /// A page out: the epoch it was evicted in. A resident page: the epoch until which it stays.
     pub epochs: [u8; UNIT],
-    /// How hot each page proved to be, 4 bits a page, the first lowest.
+    /// The heat that each page proved to have, 4 bits a page, the first lowest.
     pub heat: u64,
-    /// When it was queued, in the keeper's milliseconds.
+    /// The time when it was queued, in the keeper's milliseconds.
     pub queued_ms: u32,
-    /// It stands in the reclaim queue.
+    /// Flag: it stands in the reclaim queue.
     pub queued: bool,
-    /// It left as part of a scan that only passed through.
+    /// Flag: it left as part of a scan that only passed through.
     pub scanned: bool,
-    /// It is named among those that are deferred.
+    /// Flag: it is named among those that are deferred.
     pub deferred: bool,
     /// Threads may hold pages of it (`attempts`).
     pub held: bool,
@@ -186,7 +186,7 @@ const _: () = assert!((SPANS[0] * CHUNK_PAGES * PAGE) << 6 == ADDRESSES);
 pub struct PageMap {
     root: Option<Box<Root>>,
     chunks: usize,
-    /// How many pages are in each state, in the order of the words' state numbers.
+    /// The number of pages in each state, in the order of the words' state numbers.
     counts: [usize; 8],
 }
 

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 pub struct Attributes {
     /// PROT_* bits.
     pub protection: i32,
-    /// Its missing pages are faults of ours. Only then may a page of it be swapped out.
+    /// Flag: its missing pages are faults of ours. Only then may a page of it be swapped out.
     pub registered: bool,
     /// The program locked it: nothing leaves before it unlocks it.
     pub locked: bool,
-    /// It must not be paged for another reason, such as a stack: nothing leaves.
+    /// Flag: the memory must not be paged for another reason, such as a stack. Nothing leaves.
     pub pinned: bool,
-    /// It is to be the program's alone: another userfaultfd is to have it.
+    /// Flag: the memory is to be the program's alone. Another userfaultfd is to have it.
     pub released: bool,
     /// The program put guards into it: nothing is filled in beside what it touches.
     pub guarded: bool,
@@ -115,7 +115,7 @@ pub struct Range {
     pub start: usize,
     /// The address after the last.
     pub end: usize,
-    /// Its attributes.
+    /// The attributes.
     pub attributes: Attributes,
 }
 

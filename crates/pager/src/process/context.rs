@@ -26,13 +26,13 @@ use ebb_tree::Member;
 
 /// What all threads of ours share. Handles are visible to the layers above: they never change.
 pub struct Context<K: Kernel> {
-    /// What is known whether it pages or not.
+    /// The parts that are known whether it pages or not.
     pub base: &'static Base<K>,
     /// The system.
     pub kernel: &'static K,
-    /// Its place in the process tree: budget, counters, devices.
+    /// The place in the process tree: budget, counters, devices.
     pub member: &'static Member,
-    /// Its swap space.
+    /// The swap space.
     pub swap: &'static Swap,
     /// The same with the files behind it.
     pub swap_space: &'static SwapSpace,

@@ -42,11 +42,11 @@ pub struct ForkStage {
     protected: AtomicU32,
     /// 1 while pages are evicted for a fork: pages that other threads bring in would be shared then.
     evicting: AtomicU32,
-    /// There was a fork before this process paged, of it or by it: it may share pages with relatives.
+    /// Flag: there was a fork before this process paged, of it or by it. It may share pages with relatives.
     before_paging: AtomicBool,
     /// One of [`child`].
     child: AtomicU32,
-    /// Why a child cannot be served, from its helper, which has no standard error.
+    /// The reason why a child cannot be served, from its helper, which has no standard error.
     failure: Mutex<Option<String>>,
     /// The membership of a process that has joined its tree and does not page.
     watching: AtomicPtr<Member>,

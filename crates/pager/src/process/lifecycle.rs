@@ -39,9 +39,9 @@ pub struct Lifecycle {
     keeper_task: AtomicU32,
     /// The states of the keeper's descriptors before the process pages; threads wait for a change.
     descriptors: AtomicU32,
-    /// For tests: all invariants are checked again and again while the program runs.
+    /// Flag for tests: all invariants are checked again and again while the program runs.
     checking: AtomicBool,
-    /// For tests: memory is compared with the page map when the program has let it go
+    /// Flag for tests: memory is compared with the page map when the program has let it go
     /// ([`audit`](crate::process::audit)).
     auditing: AtomicBool,
     /// Standard error as the program began, by device and inode.

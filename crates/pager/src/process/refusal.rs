@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// For tests (`EBB_FAULTS`): the system refuses pages.
 pub struct Refusal {
     faults: Faults,
-    /// How often it was asked.
+    /// The number of times that it was asked.
     asked: AtomicU64,
-    /// Since when it has none at all.
+    /// The moment since which it has none at all.
     since: OnceLock<Time>,
 }
 

@@ -13,7 +13,7 @@ pub struct Service {
     cpu: AtomicUsize,
     /// 1 awake, 0 asleep.
     awake: AtomicU32,
-    /// Whether it has idle urgency.
+    /// Flag: it has idle urgency.
     idle: AtomicBool,
 }
 
@@ -61,11 +61,11 @@ pub struct Services<K: Kernel> {
     threads: Vec<Service>,
     awake: AtomicUsize,
     served: AtomicU64,
-    /// Whether all compete for their processors.
+    /// Flag: all compete for their processors.
     compete: AtomicBool,
     /// Faults served when one was last found to queue behind a device, and one more.
     shared: AtomicU64,
-    /// Whether all found that they can give up idle urgency.
+    /// Flag: all found that they can give up idle urgency.
     able: AtomicBool,
 }
 

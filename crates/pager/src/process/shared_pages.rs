@@ -19,7 +19,7 @@ pub enum Sharing {
 /// ```
 pub struct Protection {
     sharing: Sharing,
-    /// How often protection was lifted from memory at large (`clean`).
+    /// The number of times that protection was lifted from memory at large (`clean`).
     lifts: u32,
     /// Units that may be evicted although relatives share pages of them; see `sharing`.
     copy_units: u32,

@@ -18,7 +18,7 @@ use ebb_engine::swap::Swap;
 pub struct State {
     /// The managed ranges.
     pub ranges: Ranges,
-    /// Their pages: where each is, and when it leaves.
+    /// The pages of the ranges: where each is, and when it leaves.
     pub pages: Pages,
     /// The learned access pattern.
     pub pattern: AccessPattern,
@@ -30,7 +30,7 @@ pub struct State {
     pub offer: Offer,
     /// Requests to peers for memory that lies idle.
     pub peer_reclaim: PeerReclaim,
-    /// Whether pages are shared with forked relatives.
+    /// Flag: pages are shared with forked relatives.
     pub protection: Protection,
     /// Faults on pages in transit.
     pub parked: Parked,

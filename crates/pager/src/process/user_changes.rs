@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct UserChanges {
     /// Changes by which the process may have given up the tree's user.
     made: AtomicU32,
-    /// Those that the keeper has acted upon.
+    /// Changes that the keeper has acted upon.
     followed: AtomicU32,
 }
 

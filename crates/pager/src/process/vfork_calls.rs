@@ -108,7 +108,7 @@ pub struct VforkCalls {
     slots: [CallSlot; 8],
     /// Addresses that are managed no more, each a word: the first page, and from bit 36 on how many.
     unmanaged: [AtomicU64; 512],
-    /// There are some.
+    /// Flag: there are some.
     any_unmanaged: AtomicBool,
     /// The process pages, or is about to: notes have no effect any more.
     pages: AtomicBool,

@@ -15,7 +15,7 @@ pub struct UnitBuffer(pub [PageBytes; UNIT]);
 #[derive(Clone, Copy)]
 pub struct PendingFault {
     pub fault: Fault,
-    /// When it was read.
+    /// The time when it was read.
     pub since: Time,
     /// Another was read together with it, and waits for this one.
     pub is_followed: bool,
@@ -40,15 +40,15 @@ impl PendingFault {
 /// A fault for which there is no room yet.
 pub struct DeferredFault {
     pub pending: PendingFault,
-    /// When it was found so.
+    /// The time when it was found so.
     pub begin: Time,
-    /// How often shared pages were evicted for it.
+    /// The number of times that shared pages were evicted for it.
     pub copies: u32,
 }
 
 /// The belongings of a service thread, or of the keeper: faults that it alone has to serve, and a buffer.
 pub struct Worker {
-    /// Where data is put together for a copy.
+    /// The place where data is put together for a copy.
     buffer: &'static mut UnitBuffer,
     /// The buffer was used since it was last given back.
     used: bool,

@@ -66,11 +66,11 @@ struct Attempt {
     pages: ArrayVec<(PageNumber, u64), PAGES>,
     /// The page that it waits for.
     waits: Option<PageNumber>,
-    /// When it began to wait, or was served.
+    /// The time when it began to wait, or was served.
     last: Time,
     /// The number of the fault by which it began.
     began: u64,
-    /// How often the span doubled.
+    /// The number of times that the span doubled.
     doubled: u8,
 }
 
@@ -119,11 +119,11 @@ impl Waiter {
 /// Which pages of a unit are held, by whom.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Held {
-    /// By attempts from which nothing is taken.
+    /// Pages held by attempts from which nothing is taken.
     pub firmly: Mask,
-    /// By the thread itself, and by none of these.
+    /// Pages held by the thread itself, and by none of these.
     pub own: Mask,
-    /// By younger ones only.
+    /// Pages held by younger ones only.
     pub by_younger: Mask,
 }
 
@@ -480,12 +480,12 @@ mod tests {
         frames: usize,
         /// The pages that are there, in the order in which they came.
         there: VecDeque<PageNumber>,
-        /// Of each thread: the instructions that it is to do, in a circle, and how many it has done.
+        /// The instructions that each thread is to do, in a circle, and how many it has done.
         threads: Vec<(Vec<Vec<usize>>, usize)>,
         /// The page that each waits for.
         waiting: BTreeMap<usize, PageNumber>,
         now: Time,
-        /// Without the policy: what came first leaves.
+        /// Flag: without the policy what came first leaves.
         plain: bool,
     }
 

@@ -22,7 +22,7 @@ pub struct MemoryStall(Mutex<Counted>);
 #[derive(Default)]
 struct Counted {
     lasted: Stalled,
-    /// Up to where times are counted.
+    /// The moment up to which times are counted.
     until: Option<Time>,
     /// The work done when it began, and up to then.
     began: u64,
@@ -32,11 +32,11 @@ struct Counted {
 /// How long there has been no room: the union of the times.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Stalled {
-    /// With less work than there should be.
+    /// The time with less work than there should be.
     pub in_all: Duration,
-    /// With none at all.
+    /// The time with none at all.
     idle: Duration,
-    /// That has become longer than [`CHECK_EVERY`], or twice as long, and so on, since the last look.
+    /// Flag: that has become longer than [`CHECK_EVERY`], or twice as long, and so on, since the last look.
     pub check_due: bool,
 }
 

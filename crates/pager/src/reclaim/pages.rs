@@ -43,11 +43,11 @@ pub type Copies = [Option<EntryId>; UNIT];
 /// A bay that is being stored.
 pub struct Storing {
     bay: BayIndex,
-    /// Its frames that hold pages.
+    /// The frames that hold pages.
     pub frames: Mask,
-    /// Its address.
+    /// The address.
     pub address: usize,
-    /// It holds a whole unit, in order.
+    /// Flag: it holds a whole unit, in order.
     pub is_unit: bool,
 }
 

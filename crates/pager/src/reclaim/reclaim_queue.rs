@@ -89,17 +89,17 @@ enum Verdict {
 
 /// The queue. Its memory is taken ahead of need.
 pub struct ReclaimQueue {
-    /// In the order in which they came.
+    /// The units in the order in which they came.
     units: VecDeque<UnitNumber>,
-    /// Those whose pages all stayed when it was their turn.
+    /// Units whose pages all stayed when it was their turn.
     kept: VecDeque<UnitNumber>,
     /// Brought by scans that pass through, in the order in which they came.
     scan: VecDeque<UnitNumber>,
-    /// Those of which all that might leave was shared, in the order in which that was found.
+    /// Units of which all that might leave was shared, in the order in which that was found.
     deferred: VecDeque<UnitNumber>,
     /// Loads of scans that might pass.
     scanned: u32,
-    /// How often it was the turn of those that stay, times the length of the other queue.
+    /// The number of turns of those that stay, times the length of the other queue.
     turns: usize,
     epoch: u8,
     /// Pages that are out, by the epoch of their eviction. Those of 256 epochs ago are not told

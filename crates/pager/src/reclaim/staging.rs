@@ -51,7 +51,7 @@ struct Bay {
     storing: bool,
     /// Frames that have a page behind them.
     present: Mask,
-    /// Of those, the ones that hold a captured page.
+    /// The ones, of those, that hold a captured page.
     staged: Mask,
     /// The captured page that each frame holds, or held.
     pages: [PageNumber; UNIT],
@@ -72,9 +72,9 @@ impl Bay {
 /// All frames. Plain data under the pager's lock; the pages behind belong to whoever captured them.
 pub struct Staging {
     base: usize,
-    /// There is room for so many.
+    /// The capacity.
     count: usize,
-    /// Those used so far: the table takes memory as it is used.
+    /// Entries used so far: the table takes memory as it is used.
     bays: Vec<Bay>,
     empty: Vec<BayIndex>,
     open: Option<BayIndex>,
@@ -89,7 +89,7 @@ pub struct Staging {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameRun {
     pub bay: BayIndex,
-    /// Which of the bay's frames is the first.
+    /// The first one's place among the bay's frames.
     start: usize,
     frames: usize,
 }

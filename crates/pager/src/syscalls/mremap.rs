@@ -32,10 +32,10 @@ struct Pieces<'a, K: Kernel> {
     old_len: usize,
     new_len: usize,
     flags: i32,
-    /// Where it is to be, with MREMAP_FIXED.
+    /// The place where it is to be, with MREMAP_FIXED.
     target: usize,
     protection: i32,
-    /// Something was mapped or moved.
+    /// Flag: something was mapped or moved.
     begun: bool,
 }
 

@@ -66,12 +66,12 @@ const LIBRARY: &[u8] = b"libebb_preload.so";
 
 /// A variable that is a list, and what of ours belongs into it.
 struct List {
-    /// With its `=`.
+    /// The name, with its `=`.
     name: &'static [u8],
     entry: &'static [u8],
     /// The variable with that entry alone, for an environment without it. Ends in a null.
     alone: &'static [u8],
-    /// Whether a list has that entry, or one that does as well.
+    /// Flag: a list has that entry, or one that does as well.
     has: fn(list: &[u8], entry: &[u8]) -> bool,
 }
 
@@ -96,7 +96,7 @@ impl List {
 
 /// How ebbtide came into this process, for ever.
 struct Remembered {
-    /// That of preloaded libraries first.
+    /// The lists, that of preloaded libraries first.
     lists: Vec<List>,
     /// Other loaders than glibc's do not find the library by this name.
     for_glibc: bool,
@@ -232,7 +232,7 @@ enum Change<'a> {
 
 /// The needs of the copy of an environment.
 struct Repair {
-    /// For a program that must not get the library.
+    /// Flag: it is for a program that must not get the library.
     withheld: bool,
     /// Entries of the given environment.
     entries: usize,

@@ -290,7 +290,7 @@ struct Request {
     args: CloneArgs,
     /// Bytes of them that are known here, or 0: the older call is made.
     len: usize,
-    /// Where the child goes on.
+    /// The place where the child goes on.
     stack: usize,
     /// The stores that the program wants.
     wanted: CloneArgs,

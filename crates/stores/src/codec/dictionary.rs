@@ -22,9 +22,9 @@ const BYTES: usize = 32 << 10;
 
 /// The result of training.
 pub struct Trained {
-    /// For compressing.
+    /// The form for compressing.
     pub compress: CDict<'static>,
-    /// For reading back.
+    /// The form for reading back.
     pub decompress: DDict<'static>,
 }
 

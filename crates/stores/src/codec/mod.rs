@@ -82,7 +82,7 @@ struct PageCoder {
     lz4: Lz4,
     // Made on first use: they are large, and most processes use LZ4 alone.
     zstd: Option<CCtx<'static>>,
-    /// Whether `zstd` refers to the dictionary already.
+    /// Flag: `zstd` refers to the dictionary already.
     with_dictionary: bool,
     unzstd: Option<DCtx<'static>>,
     level: i32,

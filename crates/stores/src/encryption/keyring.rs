@@ -49,11 +49,11 @@ struct Ring {
     /// The key to write with, if there was a write since the last fork.
     writing: Option<KeyId>,
     keys: Vec<Option<Secret<Key>>>,
-    /// Those there are.
+    /// Keys that there are.
     held: usize,
-    /// Those there were after the last look which are needed.
+    /// Keys, of those after the last look, that are needed.
     needed: usize,
-    /// By number, modulo how many there are.
+    /// Keys by number, modulo how many there are.
     ciphers: [Option<(KeyId, Secret<Xts>)>; CACHED_CIPHERS],
 }
 

@@ -66,7 +66,7 @@ impl Cluster {
 pub struct SlotKeys {
     blocks: Box<[OnceLock<Box<[Cluster]>>]>,
     clusters: usize,
-    /// Of whoever has a cluster's slots part.
+    /// The lock of whoever has a cluster's slots part.
     splitting: Mutex<()>,
 }
 

@@ -51,7 +51,7 @@ pub struct FileStore {
     /// The alignment of memory that the device can reach.
     reach: usize,
     discards: AtomicBool,
-    /// In the place of a descriptor that wrote there is one that only reads.
+    /// Flag: a descriptor that only reads is in the place of one that wrote.
     writes_no_more: AtomicBool,
     last_errno: AtomicI32,
     use_ring: AtomicBool,

@@ -36,7 +36,7 @@ struct Written {
 pub struct ReadAhead {
     reader: Mutex<Reader>,
     written: Mutex<Written>,
-    /// Something may have been read ahead: writers must tell.
+    /// Flag: something may have been read ahead. Writers must tell.
     active: AtomicBool,
 }
 

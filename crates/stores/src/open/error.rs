@@ -8,7 +8,7 @@ pub enum OpenError {
     /// A directory on the way is missing.
     #[error("swap {path}: there is no directory {parent}: create it or give another path")]
     NoParent {
-        /// As given.
+        /// The path as given.
         path: String,
         /// The missing directory.
         parent: String,
@@ -16,7 +16,7 @@ pub enum OpenError {
     /// The name of a device that is not there.
     #[error("swap {path}: there is no such device: look for its name, or give a path outside /dev")]
     NoDevice {
-        /// As given.
+        /// The path as given.
         path: String,
     },
     /// Not permitted.
@@ -24,7 +24,7 @@ pub enum OpenError {
         "swap {path}: no permission to {doing}: give a path that you can read and write, or the permission"
     )]
     Denied {
-        /// As given.
+        /// The path as given.
         path: String,
         /// The attempt.
         doing: &'static str,
@@ -32,7 +32,7 @@ pub enum OpenError {
     /// On a file system mounted read-only.
     #[error("swap {path}: its file system is read-only: give a path on another one")]
     ReadOnly {
-        /// As given.
+        /// The path as given.
         path: String,
     },
     /// Neither file nor block device.
@@ -40,27 +40,27 @@ pub enum OpenError {
         "swap {path} is a {kind}: give a swap file, a block device, or a directory for a private file"
     )]
     Kind {
-        /// As given.
+        /// The path as given.
         path: String,
-        /// Its kind.
+        /// The kind.
         kind: &'static str,
     },
     /// The kernel swaps to it.
     #[error("swap {path} is in use as the kernel's swap: run \"swapoff {path}\" or give another")]
     ActiveSwap {
-        /// As given.
+        /// The path as given.
         path: String,
     },
     /// Mounted, or held by another driver.
     #[error("swap {path} is mounted or in use by the system: unmount it or give another")]
     Mounted {
-        /// As given.
+        /// The path as given.
         path: String,
     },
     /// Another run uses it.
     #[error("swap {path} is in use by another run of ebb: give each run a device of its own")]
     Taken {
-        /// As given.
+        /// The path as given.
         path: String,
     },
     /// It holds data.
@@ -68,7 +68,7 @@ pub enum OpenError {
         "swap {path} holds {found}, and ebb would overwrite it: give another path; or if all of that can go, add \",overwrite=yes\", or run \"wipefs --all {path}\" and then \"mkswap {path}\""
     )]
     HoldsData {
-        /// As given.
+        /// The path as given.
         path: String,
         /// The data.
         found: String,
@@ -78,23 +78,23 @@ pub enum OpenError {
         "swap {path} has no swap header, and to see whether all of its {size} are empty takes too long now: if it is, run \"mkswap {path}\" first, or add \",overwrite=yes\""
     )]
     NotSeen {
-        /// As given.
+        /// The path as given.
         path: String,
-        /// How much there is to see.
+        /// The size of what there is to see.
         size: String,
     },
     /// It holds the image of a suspended system.
     #[error("swap {path} holds the image of a hibernated system: resume or discard that first")]
     Hibernated {
-        /// As given.
+        /// The path as given.
         path: String,
     },
     /// Less than a cluster.
     #[error("swap {path} has {size}, too little: give it, or another, at least {least}")]
     TooSmall {
-        /// As given.
+        /// The path as given.
         path: String,
-        /// Its size.
+        /// The size.
         size: String,
         /// The least size.
         least: String,
@@ -102,9 +102,9 @@ pub enum OpenError {
     /// Asked for more than there is.
     #[error("swap {path} has {size}, less than the {asked} asked for: enlarge it or ask for less")]
     LessThanAsked {
-        /// As given.
+        /// The path as given.
         path: String,
-        /// Its size.
+        /// The size.
         size: String,
         /// The size asked for.
         asked: String,
@@ -114,7 +114,7 @@ pub enum OpenError {
         "swap {path}: {asked} were asked for, and one device has at most {most}: ask for that, and give the rest as further files or devices"
     )]
     TooLarge {
-        /// As given.
+        /// The path as given.
         path: String,
         /// The size asked for.
         asked: String,
@@ -126,7 +126,7 @@ pub enum OpenError {
         "swap {path}: a file of {asked} is more than the file system or \"ulimit -f\" allows: ask for less"
     )]
     FileLimit {
-        /// As given.
+        /// The path as given.
         path: String,
         /// The size asked for.
         asked: String,
@@ -136,7 +136,7 @@ pub enum OpenError {
         "swap {path}: there is no memory node {node} here, only {nodes}: give one that there is, or leave node=N out"
     )]
     NoNode {
-        /// As given.
+        /// The path as given.
         path: String,
         /// The node asked for.
         node: u16,
@@ -146,7 +146,7 @@ pub enum OpenError {
     /// The limit of open files is reached.
     #[error("swap {path}: no more files can be opened: raise `ulimit -n`, or name fewer devices")]
     Descriptors {
-        /// As given.
+        /// The path as given.
         path: String,
     },
     /// No directory for the default file.
@@ -160,7 +160,7 @@ pub enum OpenError {
     /// Anything else the system says.
     #[error("swap {path}: cannot {doing}: {errno}: give another path, or use --swap none")]
     System {
-        /// As given.
+        /// The path as given.
         path: String,
         /// The attempt.
         doing: &'static str,

@@ -17,13 +17,13 @@ pub const MAX_DEVICE: u64 = MAX_DEVICE_SLOTS * PAGE_SIZE as u64;
 /// An opened device.
 #[derive(Debug)]
 pub struct OpenedDevice {
-    /// Its descriptor, close-on-exec.
+    /// The descriptor, close-on-exec.
     pub fd: OwnedFd,
-    /// Its facts.
+    /// The facts.
     pub facts: Facts,
     /// The priority asked for.
     pub priority: Option<i16>,
-    /// Its name for messages.
+    /// The name for messages.
     pub name: String,
     /// Notes for the user, a sentence each.
     pub notes: Vec<String>,

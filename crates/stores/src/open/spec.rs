@@ -37,12 +37,11 @@ pub struct SwapTarget {
     pub priority: Option<i16>,
     /// NUMA node, instead of the one the system names.
     pub node: Option<Node>,
-    /// Whether freed slots are discarded. If none: on block devices that support it, and not
-    /// in files.
+    /// Flag: freed slots are discarded. If none: on block devices that support it, and not in files.
     pub discard: Option<bool>,
-    /// Whether a head moves, instead of what the system says.
+    /// Flag: a head moves, instead of what the system says.
     pub rotational: Option<bool>,
-    /// Whether what a file or device holds may go. If none: it must be swap, or empty.
+    /// Flag: what a file or device holds may go. If none: it must be swap, or empty.
     pub overwrite: Option<bool>,
 }
 

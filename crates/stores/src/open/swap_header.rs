@@ -21,7 +21,7 @@ pub struct PendingHeader {
     pub(crate) name: String,
     /// Bytes in all.
     pub(crate) size: u64,
-    /// There is something else at its start, which goes.
+    /// Flag: there is something else at its start, which goes.
     pub(crate) wipe: bool,
 }
 

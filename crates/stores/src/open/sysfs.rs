@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub struct Disk {
     /// A head moves.
     pub rotational: bool,
-    /// It takes discards.
+    /// Flag: it takes discards.
     pub discards: bool,
     /// Node it hangs on.
     pub node: Option<Node>,

@@ -32,13 +32,13 @@ pub struct Shape {
 /// A part of one operation.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Which operation.
+    /// The operation.
     pub op: usize,
     /// First byte within it.
     pub at: usize,
     /// Bytes.
     pub len: usize,
-    /// Where it lies in the bounce buffer, if it goes through it.
+    /// The place where it lies in the bounce buffer, if it goes through it.
     pub bounce: Option<usize>,
 }
 

@@ -7,9 +7,9 @@ pub struct Bounce {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
-    /// It was used since it was last looked at.
+    /// Flag: it was used since it was last looked at.
     used: bool,
-    /// It was used since its memory was last given back.
+    /// Flag: it was used since its memory was last given back.
     touched: bool,
 }
 

@@ -47,7 +47,7 @@ struct Read {
     offset: u64,
     len: usize,
     frame: usize,
-    /// Its bytes of the file were written since it began.
+    /// Flag: its bytes of the file were written since it began.
     invalid: bool,
 }
 

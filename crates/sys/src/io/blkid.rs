@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 pub struct Signature {
     /// `ext4`, `swap`, `linux_raid_member`, or a kind of partition table, like `gpt`.
     pub kind: String,
-    /// Its purpose.
+    /// The purpose.
     pub usage: Usage,
 }
 

@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// See the module's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Its process; none if that is in no PID namespace that this process sees.
+    /// The process; none if that is in no PID namespace that this process sees.
     pub pid: Option<u32>,
-    /// Its effective user.
+    /// The effective user.
     pub uid: u32,
 }
 

@@ -12,7 +12,7 @@ use std::process::Command;
 /// A signal that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
-    /// Its number.
+    /// The number.
     pub signal: i32,
     /// The kernel sent it: a terminal key, a hang-up. It then went to the whole foreground
     /// process group, not to this process alone.

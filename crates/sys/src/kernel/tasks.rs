@@ -18,7 +18,7 @@ pub const STACKS: usize = STACK * (TASKS + 1);
 
 /// The tasks of this process.
 pub struct Registry {
-    /// Where the stacks lie; `NOWHERE` until there is a helper.
+    /// The place where the stacks lie; `NOWHERE` until there is a helper.
     stack_area: AtomicUsize,
     /// Tasks started.
     started: AtomicUsize,

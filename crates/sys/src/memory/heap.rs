@@ -318,7 +318,7 @@ unsafe fn remap(block: *mut u8, old: usize, new: usize) -> *mut u8 {
 
 /// dlmalloc's source of memory.
 struct RawMaps {
-    /// It gets none for now.
+    /// Flag: it gets none for now.
     closed: bool,
 }
 

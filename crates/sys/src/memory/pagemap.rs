@@ -159,9 +159,9 @@ impl Drop for PageMapFile {
 /// The state of a few pages, bit 0 the first.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// There is a page.
+    /// Pages that are there.
     pub present: u64,
-    /// There is, and another process maps it too (or it is the zero page): a write makes a copy.
+    /// Pages that another process maps, too, or the zero page: a write makes a copy.
     pub shared: u64,
     /// A write to it is a fault of userfaultfd's.
     pub protected: u64,

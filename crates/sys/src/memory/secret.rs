@@ -39,11 +39,11 @@ static AREA_STATE: Mutex<Area> = Mutex::new(Area {
 struct Area {
     /// 0 until there is one.
     base: usize,
-    /// Which grains are given out, one bit each.
+    /// The grains that are given out, one bit each.
     used: [u64; GRAINS / 64],
     /// Pages from `base` on that were ever used.
     pages: usize,
-    /// Why some of those are not locked.
+    /// The reason why some of those are not locked.
     refused: Option<Errno>,
 }
 

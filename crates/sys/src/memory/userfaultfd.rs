@@ -65,7 +65,7 @@ const PROTECTED: u64 = 2;
 pub struct Fault {
     /// Address touched, as the kernel gives it: its page's start.
     pub address: usize,
-    /// Whether it was a write.
+    /// Flag: it was a write.
     pub write: bool,
     /// The page is there, but protected from writes.
     pub protected: bool,

@@ -46,9 +46,9 @@ impl Path {
 
 /// Descriptors of `/proc` itself.
 struct Directory {
-    /// For tasks of ours; below 0: there is none.
+    /// The directory for tasks of ours; below 0: there is none.
     own: AtomicI32,
-    /// In a forked child: the number that its parent's helper had.
+    /// The number that its parent's helper had, in a forked child.
     inherited: AtomicI32,
 }
 

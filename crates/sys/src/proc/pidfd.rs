@@ -15,9 +15,9 @@ pub fn has_ended(pidfd: impl AsFd) -> bool {
 /// The process that a pidfd stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PidfdTarget {
-    /// Its number, as this process's `/proc` has it.
+    /// The number, as this process's `/proc` has it.
     pub pid: u32,
-    /// Its number as it sees itself: another, if it lives in a PID namespace further in.
+    /// The number as it sees itself: another, if it lives in a PID namespace further in.
     pub own_pid: u32,
 }
 

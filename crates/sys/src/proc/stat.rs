@@ -6,21 +6,21 @@ use crate::kernel::tasks::HELPER;
 /// The fields of `/proc/PID/stat` that we use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stat {
-    /// Whether it is called [`HELPER`], as anybody may call himself.
+    /// Flag: it is called [`HELPER`], as anybody may call himself.
     pub named_helper: bool,
     /// R, S, D, T, Z, X …
     pub state: u8,
     /// The parent's pid.
     pub parent: u32,
-    /// Whether it is ending: its memory may be gone any moment.
+    /// Flag: it is ending. Its memory may be gone any moment.
     pub exiting: bool,
     /// Minor faults of all threads so far.
     pub minor_faults: u64,
-    /// When the process started, in clock ticks since boot.
+    /// The time when the process started, in clock ticks since boot.
     pub start_time: u64,
     /// Bytes of addresses that it has mapped; 0 once its memory is gone.
     pub size: u64,
-    /// Which program image the process runs.
+    /// The program image that the process runs.
     pub image: Image,
 }
 
@@ -149,11 +149,11 @@ pub(super) fn users(text: &[u8]) -> Option<[u64; 3]> {
 /// The disposition of a signal in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disposition {
-    /// It has been sent, and not been taken.
+    /// Signals that have been sent, and not been taken.
     pub pending: bool,
-    /// It is blocked.
+    /// Signals that are blocked.
     pub blocked: bool,
-    /// It has no effect.
+    /// Signals that have no effect.
     pub ignored: bool,
     /// The program has a handler for it.
     pub caught: bool,

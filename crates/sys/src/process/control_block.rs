@@ -41,7 +41,7 @@ mod header {
 /// The initial values of a module's thread-locals.
 #[derive(Clone, Copy, Default)]
 struct Image {
-    /// Where they belong, below the thread pointer.
+    /// The place where they belong, below the thread pointer.
     below: usize,
     from: usize,
     bytes: usize,

@@ -25,7 +25,7 @@ type Three = [AtomicU32; 3];
 
 /// Credentials that tasks of ours follow.
 struct Changes {
-    /// How often credentials were changed.
+    /// The number of changes of credentials.
     count: AtomicU32,
     /// The last change that all have followed.
     over: AtomicU32,

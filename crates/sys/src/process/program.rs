@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// The program of this process.
 struct Program {
-    /// Its number, as this process sees it; 0 before [`begin`].
+    /// The number, as this process sees it; 0 before [`begin`].
     pid: AtomicU32,
     /// The first thread's word; null where it is not known.
     word: AtomicPtr<AtomicU32>,

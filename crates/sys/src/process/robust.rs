@@ -16,7 +16,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 struct Head {
     /// The first link; the last one leads back here.
     first: AtomicUsize,
-    /// Where a word is from its link.
+    /// The place where a word is from its link.
     offset: AtomicUsize,
     /// The link that is about to be put in or taken out.
     pending: AtomicUsize,

@@ -46,7 +46,7 @@ struct Stacks {
     memory: Memory,
     /// Stacks in use, each a bit.
     taken: AtomicU32,
-    /// Those that have their guard.
+    /// Stacks that have their guard.
     guarded: AtomicU32,
 }
 

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 pub struct Call {
     /// SYS_fork, SYS_clone or SYS_clone3.
     pub number: c_long,
-    /// Its arguments.
+    /// The arguments.
     pub args: [c_long; 6],
 }
 
@@ -40,7 +40,7 @@ pub struct Call {
 pub struct Copied {
     /// The result of the call: in the child 0, an error negated.
     pub result: c_long,
-    /// Where the stack of who returns is; 0: as it was.
+    /// The place where the stack of who returns is; 0: as it was.
     pub stack: usize,
 }
 

@@ -50,7 +50,7 @@ struct Order {
 /// The parts from which tasks are made.
 struct Launch {
     template: OnceLock<Option<Template>>,
-    /// Where the control blocks lie, once there are stacks.
+    /// The place where the control blocks lie, once there are stacks.
     block_area: AtomicUsize,
     orders: [Order; TASKS],
     /// The answer of the go-between's call: a number, or an error's, negated.

@@ -12,9 +12,9 @@ pub fn id() -> u32 {
 /// How often this thread has let its processor go so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Switches {
-    /// To wait for something.
+    /// Switches to wait for something.
     pub voluntary: u64,
-    /// Because another thread got it.
+    /// Switches because another thread got it.
     pub forced: u64,
 }
 

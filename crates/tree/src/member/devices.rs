@@ -32,13 +32,13 @@ const STALE_ANSWERS: usize = 8;
 /// A swap device as received: the descriptor is the caller's.
 #[derive(Debug)]
 pub struct Device {
-    /// Its row in the table, below [`MAX_DEVICES`].
+    /// The row in the table, below [`MAX_DEVICES`].
     pub row: usize,
-    /// Its number, never used twice in a tree.
+    /// The number, never used twice in a tree.
     pub serial: u64,
-    /// Its file, in this thread's descriptor table.
+    /// The file, in this thread's descriptor table.
     pub fd: OwnedFd,
-    /// Its facts.
+    /// The facts.
     pub facts: crate::Facts,
     /// Higher is used first; none: after those with one.
     pub priority: Option<i16>,

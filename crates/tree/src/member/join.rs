@@ -44,7 +44,7 @@ pub struct Welcome {
     pub connection: OwnedFd,
     pub slot: SlotNumber,
     pub table: Option<OwnedFd>,
-    /// Where this process is of another user than the supervisor.
+    /// The place where this process is of another user than the supervisor.
     pub memory: Option<MemoryDescriptors>,
 }
 

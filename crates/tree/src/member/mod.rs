@@ -70,7 +70,7 @@ pub struct Member {
     pub(crate) connection: KeptFd,
     /// The program's process, as it sees itself.
     program: AtomicU32,
-    /// From a welcome until they are taken.
+    /// The descriptors, from a welcome until they are taken.
     memory: Mutex<Option<MemoryDescriptors>>,
 }
 

@@ -20,9 +20,9 @@ pub fn address(control: &str) -> Option<SocketAddrUnix> {
 pub struct ControlName {
     /// The process that began to listen.
     pub pid: u32,
-    /// When that was started, in clock ticks since boot; 0: not known.
+    /// The time when that was started, in clock ticks since boot; 0: not known.
     pub start_time: u64,
-    /// So that no two are equal.
+    /// A random number, so that no two are equal.
     pub random: u64,
 }
 

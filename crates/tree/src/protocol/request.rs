@@ -41,7 +41,7 @@ pub enum Request {
 /// Limits to be changed; what is `None` stays. Nothing at all: they are shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct LimitChange {
-    /// This process's own; none: the whole tree's.
+    /// The limit of this process's own; none: the whole tree's.
     pub process: Option<u32>,
     /// The budget, as the user wrote it.
     pub memory: Option<String>,
@@ -49,7 +49,7 @@ pub struct LimitChange {
     pub pool_max: Option<String>,
     /// Down to which percentage of its limit a pool is emptied.
     pub accept_percent: Option<u8>,
-    /// Whether pages may go to devices.
+    /// Flag: pages may go to devices.
     pub writeback: Option<bool>,
 }
 

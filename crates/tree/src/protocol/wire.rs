@@ -21,10 +21,10 @@ const _: () = assert!(MAX_MEMBERS <= u16::MAX as usize);
 /// The first packet of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Of the protocol and the table.
+    /// The version of the protocol and the table.
     pub version: u32,
-    /// Of the program, as it sees itself: another number than the supervisor sees, if it lives in a
-    /// pid namespace.
+    /// The number of the program, as it sees itself: another than the supervisor sees, if it lives in a pid
+    /// namespace.
     pub pid: u32,
     /// The slot its parent reserved for it.
     pub reserved: Option<SlotNumber>,

@@ -38,23 +38,23 @@ pub(super) struct TreeDevice {
 /// A device, for people and scripts.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct DeviceShown {
-    /// Its number, never used twice in a tree.
+    /// The number, never used twice in a tree.
     pub device: u64,
-    /// As it was given.
+    /// The path as it was given.
     pub path: String,
-    /// Its size.
+    /// The size.
     pub size_bytes: u64,
     /// Data of processes there; slots that forked relatives share count once each.
     pub used_bytes: u64,
     /// Clusters of 2 MiB set aside for processes.
     pub held_bytes: u64,
-    /// As it was given.
+    /// The priority as it was given.
     pub priority: Option<i16>,
     /// The NUMA node, if known.
     pub node: Option<u16>,
-    /// Whether a head moves.
+    /// Flag: a head moves.
     pub rotational: bool,
-    /// Whether freed clusters are discarded.
+    /// Flag: freed clusters are discarded.
     pub discard: bool,
     /// "on", or "leaving" while it is being removed.
     pub state: String,

@@ -35,7 +35,7 @@ const LEAST_POOL: u64 = *ebb_engine::swap::POOL_MAX.start();
 /// A lower budget that is being approached.
 pub(super) struct BudgetReduction {
     client: OwnedFd,
-    /// In pages.
+    /// The limit in pages.
     aim: i64,
     /// The least that was in use so far, and since when.
     low: i64,
@@ -50,7 +50,7 @@ pub struct LimitsShown {
     pub memory_bytes: u64,
     /// Memory in use.
     pub used_bytes: u64,
-    /// Whether the tree has begun to page.
+    /// Flag: the tree has begun to page.
     pub paging: bool,
     /// The limit of all pools together, as it was given.
     pub pool_max: Option<String>,
@@ -60,7 +60,7 @@ pub struct LimitsShown {
     pub pool_bytes: u64,
     /// A pool is emptied down to this percentage of its limit.
     pub accept_percent: u8,
-    /// Whether pages may go to devices.
+    /// Flag: pages may go to devices.
     pub writeback: bool,
     /// The processes that are managed.
     pub processes: Vec<ProcessLimits>,
@@ -69,9 +69,9 @@ pub struct LimitsShown {
 /// The limits of a process, for people and scripts.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ProcessLimits {
-    /// Its number.
+    /// The number.
     pub pid: u32,
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Memory in use: charged by itself, or measured as long as it does not page.
     pub used_bytes: u64,
@@ -79,7 +79,7 @@ pub struct ProcessLimits {
     pub pool_bytes: u64,
     /// The limit of its pool, if it has one of its own, as it was given.
     pub pool_max: Option<String>,
-    /// Whether it has leave of its own to write to devices; the tree must have it too.
+    /// Flag: it has leave of its own to write to devices; the tree must have it too.
     pub writeback: bool,
 }
 

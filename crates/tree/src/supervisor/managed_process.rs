@@ -12,16 +12,16 @@ use std::time::Instant;
 /// A process that has joined.
 pub(super) struct ManagedProcess {
     pub process: Process,
-    /// None once it has ended.
+    /// The connection; none once it has ended.
     pub connection: Option<OwnedFd>,
     /// Readable when the process is dead.
     pub pidfd: OwnedFd,
     pub image: Image,
     /// The process that serves it and holds the connection, if not the process itself.
     pub helper: Option<Helper>,
-    /// It sees other pids than we do, so those it writes into the table mean nothing to us.
+    /// Flag: it sees other pids than we do, so those it writes into the table mean nothing to us.
     pub foreign: bool,
-    /// Its userfaultfd, from when it pages.
+    /// The userfaultfd, from when it pages.
     pub userfaultfd: Option<Userfaultfd>,
     /// The number of the guard that has been told of it.
     pub guarded_by: Option<u32>,
@@ -32,11 +32,11 @@ pub(super) struct Helper {
     pub pid: u32,
     /// Readable when every thread of it is gone.
     pub pidfd: OwnedFd,
-    /// It is gone.
+    /// Flag: it is gone.
     pub ended: bool,
-    /// When it is killed: its program is gone.
+    /// The time when it is killed: its program is gone.
     pub due: Option<Instant>,
-    /// Why it exits, if it has said so.
+    /// The reason why it exits, if it has said so.
     pub exit: Option<HelperExit>,
 }
 

@@ -32,7 +32,7 @@ const MORE_THAN_A_LITTLE: i64 = (1 << 20) / PAGE_SIZE as i64;
 /// A process of the tree that has not joined.
 struct UnmanagedProcess {
     process: Process,
-    /// As last measured.
+    /// The pages as last measured.
     pages: i64,
     /// A member that pages made it by a system call that nobody saw: what it has is mostly that
     /// one's, and charged there.

@@ -80,9 +80,9 @@ pub struct Setup {
     pub limits: Limits,
     /// Swap devices, at most [`MAX_DEVICES`].
     pub devices: Vec<SetupDevice>,
-    /// For every member.
+    /// The settings for every member.
     pub config: Config,
-    /// Where lines for the user go, without their end; none: standard error.
+    /// The place where lines for the user go, without their end; none: standard error.
     pub notices: Option<Notices>,
     /// Opens devices that are added while the tree runs; none: that is refused.
     pub open: Option<Opener>,
@@ -92,11 +92,11 @@ pub struct Setup {
 
 /// A device of the tree.
 pub struct SetupDevice {
-    /// Its name in messages: its path.
+    /// The name in messages: its path.
     pub name: String,
-    /// Its file; every member receives a duplicate.
+    /// The file; every member receives a duplicate.
     pub fd: OwnedFd,
-    /// Its facts.
+    /// The facts.
     pub facts: Facts,
     /// Higher is used first.
     pub priority: Option<i16>,
@@ -134,7 +134,7 @@ pub struct Totals {
     pub used_pages: u64,
     /// Processes that joined so far.
     pub processes: u64,
-    /// Whether it had to page.
+    /// Flag: it had to page.
     pub mode: Mode,
 }
 
@@ -173,7 +173,7 @@ pub struct Supervisor {
     members: Vec<Option<ManagedProcess>>,
     /// Reserved slots, and what is known of the children they are for.
     pending_children: Vec<Option<PendingChild>>,
-    /// When all slots were looked at last: `clock::ticks`.
+    /// The time when all slots were looked at last: `clock::ticks`.
     looked: u64,
     by_pid: HashMap<u32, SlotNumber>,
     /// Living helpers of members.

@@ -26,7 +26,7 @@ pub(super) struct Origin {
 
 /// A child that a reserved slot is for.
 pub(super) struct PendingChild {
-    /// Which taking of the slot this is about.
+    /// The taking of the slot that this is about.
     pub taken: u32,
     /// The slot was not reserved yet at that time: `clock::ticks`.
     pub after: u64,

@@ -51,7 +51,7 @@ enum Stage {
     /// They move away what they had: so many pages.
     Moving {
         had: u64,
-        /// When the first of them said that it cannot move everything.
+        /// The time when the first of them said that it cannot move everything.
         refused: Option<Instant>,
     },
 }

@@ -54,7 +54,7 @@ pub(super) struct Sharing {
 #[derive(Default)]
 struct Overlap {
     pages: i64,
-    /// How much of that each process had when it was measured, by pid.
+    /// The part of that which each process had when it was measured, by pid.
     shares: HashMap<u32, i64>,
     /// Minor faults at the last look, by pid and start time, of those that were measured.
     faults: HashMap<(u32, u64), u64>,

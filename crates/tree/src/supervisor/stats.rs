@@ -60,9 +60,9 @@ pub struct PoolShown {
 /// Clusters of a device that lie together.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CellShown {
-    /// How many.
+    /// The number of slots.
     pub clusters: u32,
-    /// Those leased by processes.
+    /// Slots leased by processes.
     pub leased: u32,
     /// Slots of them in use.
     pub slots: u64,
@@ -73,7 +73,7 @@ pub struct CellShown {
 /// Waits that more memory would have spared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MoreShown {
-    /// So much more.
+    /// The memory that there would be more.
     pub bytes: u64,
     /// Waits for pages that would have been kept.
     pub spared_ns: u64,
@@ -85,9 +85,9 @@ const CELLS: usize = 64;
 /// A managed process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemberShown {
-    /// Its number.
+    /// The number.
     pub pid: u32,
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Memory in use.
     pub used_bytes: u64,
@@ -123,7 +123,7 @@ pub struct StatsShown {
     /// The content of all pools, as their processes said last.
     #[serde(default)]
     pub pool: PoolShown,
-    /// Whether the tree has begun to page.
+    /// Flag: the tree has begun to page.
     pub paged: bool,
     /// Processes that joined so far.
     pub processes: u64,

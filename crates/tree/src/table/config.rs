@@ -18,22 +18,22 @@ pub enum Codec {
 /// How Zstandard compresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Zstd {
-    /// Its level.
+    /// The level.
     pub level: i32,
-    /// Whether with a dictionary trained on the program's own pages.
+    /// Flag: it has a dictionary, trained on the program's own pages.
     pub dictionary: bool,
 }
 
 /// How the run was configured; the same for every member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Of the pool.
+    /// The codec of the pool.
     pub codec: Codec,
-    /// Whether what goes to devices is encrypted, by each process with keys of its own.
+    /// Flag: what goes to devices is encrypted, by each process with keys of its own.
     pub encrypt: bool,
     /// Page from the first instant instead of when the budget is near (tests, benchmarks).
     pub eager: bool,
-    /// Which of several devices is tried first.
+    /// The order in which several devices are tried.
     pub choice: DeviceChoice,
 }
 

@@ -19,7 +19,7 @@ pub struct Limits {
     /// The pool's coldest pages go to devices when it holds a percent more than this percentage of
     /// its limit, until it holds this. For the whole tree only.
     pub accept_percent: u8,
-    /// Whether pages may go to devices.
+    /// Flag: pages may go to devices.
     pub writeback: bool,
 }
 

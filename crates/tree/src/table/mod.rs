@@ -98,14 +98,14 @@ pub(crate) struct Table {
     magic: AtomicU64,
     version: AtomicU32,
     size: AtomicU64,
-    /// How often the devices have changed.
+    /// The number of times that the devices have changed.
     pub changes: AtomicU64,
     config: AtomicU64,
     pub budget: AtomicI64,
     /// Pages that the budget is to lose yet, while it is being lowered.
     pub reduction: AtomicI64,
     pub mode: AtomicU32,
-    /// Of the whole tree.
+    /// The limits of the whole tree.
     pub limits: LimitWords,
     pub next_family: AtomicU64,
     /// Pages that several measured processes share, and that are counted once.
@@ -113,7 +113,8 @@ pub(crate) struct Table {
     /// Pages that seem to be in use, as their credit was taken on suspicion; negative: it is not
     /// known how many.
     pub suspected: AtomicI64,
-    /// How often what members share was measured, twice for each time: when it begins, when it ends.
+    /// The number of times that shared memory of members was measured, counted twice each: when it begins, when it
+    /// ends.
     pub rollups: AtomicU32,
     /// Pages whose credit was taken although a measurement may have seen that they are shared no more,
     /// since the supervisor looked.
@@ -141,9 +142,9 @@ pub(crate) struct Table {
     pub peak: Line<AtomicI64>,
     /// The most bytes that the pools held together so far, by what members said.
     pub pool_peak: Line<AtomicU64>,
-    /// When (CLOCK_MONOTONIC nanoseconds) a member loaded a page from a device last, about.
+    /// The time (CLOCK_MONOTONIC nanoseconds) when a member loaded a page from a device last, about.
     pub loaded: Line<AtomicU64>,
-    /// When (CLOCK_MONOTONIC nanoseconds) somebody last looked at the map of clusters.
+    /// The time (CLOCK_MONOTONIC nanoseconds) when somebody last looked at the map of clusters.
     pub map_asked: Line<AtomicU64>,
     /// Slots that wait for room.
     pub waiters: Line<[AtomicU64; SLOT_WORDS]>,

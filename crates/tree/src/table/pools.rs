@@ -37,14 +37,14 @@ const MOST_PERCENT: u8 = 99;
 /// The pools of a tree, as one of its processes sees them. In bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Pools {
-    /// All of them.
+    /// The sum of all.
     pub sum: u64,
     /// The part of it that may be given.
     writable: u64,
     /// The weights of all of them, and its own.
     weights: u64,
     weight: u64,
-    /// Its own, and what it may give.
+    /// The charge of its own, and what it may give.
     own: u64,
     may_give: u64,
     /// Bytes that processes with older pages may give.
@@ -58,8 +58,8 @@ pub struct Pools {
 pub struct PoolLimit {
     /// The most bytes it may hold.
     pub max: u64,
-    /// Its coldest pages go to devices when it holds a percent more than this percentage of its limit,
-    /// until it holds this.
+    /// The percentage of its limit at which writeback stops: its coldest pages go to devices when it holds a percent
+    /// more than this percentage of its limit, until it holds this.
     pub accept_percent: u8,
     /// The tree has room enough: what has to go to devices does so in the background, however near its own
     /// limit the pool is.

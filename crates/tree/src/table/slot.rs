@@ -132,8 +132,8 @@ pub(crate) struct Line<T>(pub T);
 /// The part of the table that belongs to one process.
 #[repr(C, align(4096))]
 pub(crate) struct Slot {
-    /// Its pid as the parent or it itself knows it, 0 if not known. Above it stands the taking of the slot
-    /// that it belongs to, because a parent may be late to write it.
+    /// The pid as the parent or it itself knows it, 0 if not known. Above it stands the taking of the slot that it
+    /// belongs to, because a parent may be late to write it.
     pid: AtomicU64,
     /// The number of the process that reaps this dead one; 0: nobody. Above it as above.
     pub reaper: AtomicU64,
@@ -163,7 +163,7 @@ pub(crate) struct Slot {
     /// Devices whose descriptors it holds, one bit a row. Set by the supervisor when it sends
     /// them, cleared by the process when it has closed them.
     pub attached: AtomicU32,
-    /// Its own, beside the tree's.
+    /// The limits of its own, beside the tree's.
     pub limits: LimitWords,
     /// Bytes that its pool holds.
     pub pool: AtomicU64,

@@ -15,7 +15,7 @@ pub struct Locked<'a> {
     pub(super) at: usize,
     /// Entries freed and not yet taken from the space's count.
     pub(super) freed: usize,
-    /// Where it was in its group's clock, if it was taken from there.
+    /// The place where it was in its group's clock, if it was taken from there.
     pub(super) came: Option<Stamp>,
 }
 

@@ -102,7 +102,7 @@ pub(super) struct Cluster {
     pub count: u16,
     /// The order of its windows; has a meaning while a slot is used.
     pub order: u8,
-    /// Whether any of its slots is gone.
+    /// Flag: some of its slots are gone.
     pub gone: bool,
     pub state: State,
 }

@@ -23,7 +23,7 @@ const PROMOTED: i16 = -1;
 #[derive(Clone, Copy, Debug)]
 struct RankedDevice {
     device: DeviceId,
-    /// As the user gave it, if he did.
+    /// The priority as the user gave it, if he did.
     priority: Option<i16>,
     node: Option<Node>,
 }
@@ -31,7 +31,7 @@ struct RankedDevice {
 /// The lists of all nodes.
 pub(in crate::slots) struct DeviceOrder {
     policy: DeviceChoice,
-    /// In order of activation.
+    /// The devices in order of activation.
     members: Vec<RankedDevice>,
     /// `lists[node]`: devices and ranks, ranks falling.
     lists: Vec<Vec<(i16, DeviceId)>>,

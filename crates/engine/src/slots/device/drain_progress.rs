@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 /// that could not be moved, or came later, are met in the next round.
 #[derive(Default)]
 pub(in crate::slots) struct DrainProgress {
-    /// Whether it was seen that all has a place, and nothing was allocated since.
+    /// Flag: it was seen that all has a place, and nothing was allocated since.
     pub begun: AtomicBool,
     /// The slot at which the next step begins; 0: a round does.
     pub next: AtomicU32,

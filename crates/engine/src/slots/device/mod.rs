@@ -38,9 +38,9 @@ pub(super) struct Device {
     pub wants_discard: bool,
     pub rotational: bool,
     pub node: Option<Node>,
-    /// Whether slots may be allocated: not while it drains, nor after too many errors. Asked
-    /// with the cluster's lock held: so whoever cleared it and then looked at every cluster
-    /// under its lock has seen all slots that will ever be taken. Written with the lists' lock held.
+    /// Flag: slots may be allocated. Not while it drains, nor after too many errors. Asked with the cluster's lock
+    /// held: so whoever cleared it and then looked at every cluster under its lock has seen all slots that will ever
+    /// be taken. Written with the lists' lock held.
     pub accepting: AtomicBool,
     /// Write errors so far.
     pub failed: AtomicU32,
@@ -50,13 +50,13 @@ pub(super) struct Device {
     pub written: AtomicU32,
     /// Slots out of service for errors.
     pub bad: AtomicU32,
-    /// Whether a full cluster may hold slots that are only copies: see `reclaim`.
+    /// Flag: a full cluster may hold slots that are only copies. See `reclaim`.
     pub copies: CachePadded<Copies>,
     /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
     pub shared: Ordered<Option<Cursor>, { LockRank::SharedCursor as usize }>,
-    /// How far it is drained, if it is.
+    /// The progress of its drain, if it is drained.
     pub drained: DrainProgress,
-    /// Which cluster is looked at next whether it is worth packing.
+    /// The cluster that is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
     directory: ClusterDirectory,
     /// Slots taken and freed off the fast path, where no processor's lock is held.

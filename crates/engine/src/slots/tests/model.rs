@@ -23,7 +23,7 @@ pub(super) struct Known {
 /// The naive allocator: who owns which slot, and which entries are cached.
 #[derive(Default)]
 pub(super) struct Naive {
-    /// In order of activation.
+    /// The devices in order of activation.
     devices: Vec<Known>,
     pub(super) owner: BTreeMap<(u8, u32), u32>,
     pub(super) cached: BTreeSet<u32>,

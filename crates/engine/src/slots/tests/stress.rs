@@ -17,7 +17,7 @@ const BAD: u32 = u32::MAX;
 /// Entries with one slot each, and who owns each slot: 0 for nobody.
 struct World {
     places: Vec<StdMutex<Option<Extent>>>,
-    /// Whether the slot of an entry is a copy. Changed with its place locked.
+    /// Flag: the slot of an entry is a copy. Changed with its place locked.
     copies: Vec<AtomicBool>,
     owners: Vec<AtomicU32>,
     devices: OnceLock<std::sync::Weak<Devices>>,

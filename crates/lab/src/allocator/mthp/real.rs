@@ -146,7 +146,7 @@ impl Memory {
 pub struct Stored {
     /// Folios of 64 KiB stored whole: entries side by side, slots in one or more runs.
     pub whole: u64,
-    /// Those that were split.
+    /// Folios that were split.
     pub fallback: u64,
     /// Writes that those stored whole took.
     pub writes: u64,

@@ -28,7 +28,7 @@ pub(in crate::slots) struct Known {
     bad: u16,
     gone: u16,
     cached: u16,
-    /// How many slots were used when compaction left pages that it could not move; 0: it never did.
+    /// Slots that were used when compaction left pages that it could not move; 0: it never did.
     stuck: u16,
 }
 
