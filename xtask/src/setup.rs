@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 23] = [
+const PACKAGES: [(&str, &str); 24] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -33,6 +33,7 @@ const PACKAGES: [(&str, &str); 23] = [
     ("bwrap", "bubblewrap"),
     ("debootstrap", "debootstrap"),
     ("tmux", "tmux"),
+    ("pgbench", "postgresql"),
 ];
 
 /// How much to set up.

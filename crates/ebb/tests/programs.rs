@@ -7,7 +7,9 @@ use common::{Under, cannot_page, free, lacks, same_in_parts};
 use ebb_harness::job::Job;
 use ebb_harness::workloads::{Scale, Workload};
 use ebb_harness::{MIB, tools};
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// A workload prints the same in half of its memory.
@@ -189,6 +191,65 @@ fn sort_checks_what_it_sorted() {
 }
 
 /// With its own look at whether its tables and indexes are whole.
+/// It ends, too, when its clients are done. It is started by root and is another user before it runs, as it refuses to be
+/// root: so is each of its processes, and each pages.
+#[test]
+fn postgresql_in_40_and_in_16_mib() {
+    const SERVES: &str = r#"set -e
+export PATH="$1:$PATH" PGDATA="$2/data" PGHOST="$2" PGDATABASE=postgres
+initdb -N -A trust >/dev/null
+pg_ctl -s -w -t 90 -l "$2/log" -o "-c listen_addresses= -k $2 -c fsync=off" start
+pgbench -q -i -s 1 2>/dev/null
+pgbench -n -c 4 -t 100 2>/dev/null | grep -E 'actually processed|failed'
+psql -At -c 'select count(*), sum(abalance) = (select sum(delta) from pgbench_history) from pgbench_accounts'
+pg_ctl -s -w -t 90 -m fast stop
+echo stopped"#;
+    if cannot_page() {
+        return;
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql");
+    let bin = versions.into_iter().flatten().flatten().next();
+    let Some(bin) = bin.map(|version| version.path().join("bin")) else {
+        println!("skipped: pgbench is not installed");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let job = || {
+        let data = tempfile::tempdir_in(dir.path()).unwrap().keep();
+        for path in [dir.path(), &data] {
+            fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+        }
+        let mut words: Vec<OsString> = Vec::new();
+        if ebb_harness::is_root() {
+            let user = [
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+            ];
+            words.extend(user.map(OsString::from));
+        }
+        words.extend(["sh", "-c", SERVES, "sh"].map(OsString::from));
+        words.extend([bin.clone().into(), data.into()]);
+        Job::new(words).time_limit(Duration::from_secs(150))
+    };
+    let alone = job().run(None).unwrap();
+    assert_eq!(alone.ending(), "finished", "{}", alone.stderr);
+    assert!(alone.stdout.ends_with(b"100000|t\nstopped\n"));
+    for mib in [40, 16] {
+        let managed = Under::budget(mib * MIB).run(&job());
+        managed.assert_same(&alone, "PostgreSQL");
+        assert!(
+            !managed.run.stderr.contains("unmanaged"),
+            "{}",
+            managed.run.stderr
+        );
+        if mib == 16 {
+            managed.assert_paged_within_budget("PostgreSQL");
+        }
+    }
+}
+
 #[test]
 fn sqlite3_on_the_command_line() {
     if cannot_page() || lacks("sqlite3") {

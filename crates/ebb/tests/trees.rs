@@ -269,6 +269,28 @@ print(sum(page[7] for page in data))
 /// It gives up root while a helper serves its faults: that follows, with all of its threads, and it gets on.
 #[test]
 fn a_program_that_becomes_another_user() {
+    becomes_another_user(
+        "os.setgroups([user]); os.setresgid(user, user, user); os.setresuid(user, user, user)",
+    );
+}
+
+/// As setpriv(1) and container runtimes do it: the user first, and the groups by capabilities that were kept.
+#[test]
+fn a_program_that_changes_its_groups_by_capabilities_that_it_kept() {
+    becomes_another_user(
+        "import ctypes
+    libc = ctypes.CDLL(None)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    libc.prctl(8, 1)
+    os.setresuid(user, user, user)
+    libc.capget(header, sets)
+    sets[0], sets[3] = sets[1], sets[4]
+    if libc.capset(header, sets): raise OSError('capset')
+    os.setresgid(user, user, user); os.setgroups([user])",
+    );
+}
+
+fn becomes_another_user(changes: &str) {
     if cannot_page() {
         return;
     }
@@ -294,9 +316,9 @@ def users():
     # A helper that has just ended is gone soon.
     if len(there) != (2 if 'EBB_CONTROL' in os.environ else 1): return there
     tasks = [f'/proc/{{pid}}/task/{{task}}' for pid in there for task in os.listdir(f'/proc/{{pid}}/task')]
-    return {{tuple(status(task)[of] for of in ('Uid', 'Gid', 'Groups')) for task in tasks}}
+    return {{tuple(status(task)[of] for of in ('Uid', 'Gid', 'Groups', 'CapPrm', 'CapEff')) for task in tasks}}
 def become(user):
-    os.setgroups([user]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+    {changes}
     # Who serves it is told, and follows.
     end = time.monotonic() + 5
     while len(users()) > 1 and time.monotonic() < end: time.sleep(0.01)

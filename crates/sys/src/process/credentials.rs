@@ -9,15 +9,26 @@
 //! ours that finds the count above the last change that it `followed` takes those credentials over, and
 //! says so. It calls [`follow`] whenever it wakes. The change is `over` when all have.
 //!
-//! Not here: other attributes of a single thread that libc leaves alone (capabilities set by hand, seccomp
+//! Capabilities follow where the program keeps them across a change of user, as `setpriv` and container runtimes do:
+//! its groups are changed by them later. A task of ours uses what it was left, and then has no more than its program.
+//! Where that keeps none, the system takes them from tasks of ours as it does from the program.
+//!
+//! Not here: other attributes of a single thread that libc leaves alone (capabilities dropped by hand, seccomp
 //! filters).
 
+use crate::Errno;
 use crate::kernel::signal::Blocked;
 use crate::kernel::tasks::{REGISTRY, TASKS, helper_lives};
 use crate::kernel::{futex, raw};
 use crate::memory;
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, capabilities, capabilities_secure_bits,
+    set_capabilities, set_keep_capabilities,
+};
 use std::ffi::c_long;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst,
+};
 use std::time::{Duration, Instant};
 
 /// Real, effective and saved.
@@ -36,6 +47,13 @@ struct Changes {
     /// Supplementary groups.
     list: AtomicPtr<libc::gid_t>,
     listed: AtomicUsize,
+    /// Flag: the program kept capabilities once.
+    keeps: AtomicBool,
+    /// The thread's capabilities, if they are kept: effective and permitted.
+    effective: AtomicU64,
+    permitted: AtomicU64,
+    /// The error by which a task could not follow; 0: none.
+    refused: AtomicI32,
     /// The process one of whose threads changes credentials now; 0: none. In a forked child the parent's
     /// number means nobody.
     holder: AtomicU32,
@@ -50,6 +68,10 @@ static CHANGES: Changes = Changes {
     groups: [const { AtomicU32::new(0) }; 3],
     list: AtomicPtr::new(std::ptr::null_mut()),
     listed: AtomicUsize::new(0),
+    keeps: AtomicBool::new(false),
+    effective: AtomicU64::new(0),
+    permitted: AtomicU64::new(0),
+    refused: AtomicI32::new(0),
     holder: AtomicU32::new(0),
 };
 
@@ -88,6 +110,7 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
         CHANGES.users[i].store(users[i], SeqCst);
         CHANGES.groups[i].store(groups[i], SeqCst);
     }
+    note_capabilities();
     CHANGES.list.store(list as *mut libc::gid_t, SeqCst);
     CHANGES.listed.store(count, SeqCst);
     let change = CHANGES.count.fetch_add(1, SeqCst) + 1;
@@ -116,7 +139,27 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
     CHANGES.over.store(change, SeqCst);
     // SAFETY: nobody reads the list any more.
     let _ = unsafe { memory::release(list, bytes) };
-    Ok(())
+    match CHANGES.refused.load(SeqCst) {
+        0 => Ok(()),
+        error => Err(format!(
+            "a thread that serves its memory may not follow: {}",
+            Errno(error)
+        )),
+    }
+}
+
+/// Notes the caller's capabilities, if it keeps any across a change of user, or once did.
+fn note_capabilities() {
+    let keeps = CapabilitiesSecureBits::KEEP_CAPS | CapabilitiesSecureBits::NO_SETUID_FIXUP;
+    if capabilities_secure_bits().is_ok_and(|bits| bits.intersects(keeps)) {
+        CHANGES.keeps.store(true, SeqCst);
+    }
+    if CHANGES.keeps.load(SeqCst)
+        && let Ok(sets) = capabilities(None)
+    {
+        CHANGES.effective.store(sets.effective.bits(), SeqCst);
+        CHANGES.permitted.store(sets.permitted.bits(), SeqCst);
+    }
 }
 
 /// On a thread of ours: becomes who the program has become. Whether others may have to as well.
@@ -138,23 +181,49 @@ fn follow_now() {
     if CHANGES.followed[number].load(SeqCst) == change {
         return;
     }
+    let became = if CHANGES.keeps.load(SeqCst) {
+        become_with_capabilities()
+    } else {
+        become_program()
+    };
+    if let Err(Errno(error)) = became {
+        CHANGES.refused.store(error, SeqCst);
+    }
+    CHANGES.followed[number].store(change, SeqCst);
+}
+
+/// The calling thread has the users and groups of the program.
+fn become_program() -> Result<(), Errno> {
     let [u, v, w] = CHANGES.users.each_ref().map(|id| id.load(SeqCst));
     let [g, h, i] = CHANGES.groups.each_ref().map(|id| id.load(SeqCst));
     let (list, count) = (CHANGES.list.load(SeqCst), CHANGES.listed.load(SeqCst));
+    let ids = |a: u32, b: u32, c: u32| [a.into(), b.into(), c.into(), 0, 0, 0];
+    let groups = [count as c_long, list as c_long, 0, 0, 0, 0];
     // The system calls themselves, which change this thread alone. A thread without the right to set
     // groups had none before, so its groups are the same. SAFETY: the list holds so many until this thread
     // has said that it followed.
-    let followed = unsafe {
-        let ids = |a: u32, b: u32, c: u32| [a.into(), b.into(), c.into(), 0, 0, 0];
-        let groups = [count as c_long, list as c_long, 0, 0, 0, 0];
+    unsafe {
         raw::call(libc::SYS_setgroups, groups);
-        raw::call(libc::SYS_setresgid, ids(g, h, i)) == 0
-            && raw::call(libc::SYS_setresuid, ids(u, v, w)) == 0
-    };
-    if !followed {
-        abort();
+        raw::checked(libc::SYS_setresgid, ids(g, h, i))?;
+        raw::checked(libc::SYS_setresuid, ids(u, v, w))?;
     }
-    CHANGES.followed[number].store(change, SeqCst);
+    Ok(())
+}
+
+/// The same, by all capabilities that this thread was left; it keeps those that the program has.
+fn become_with_capabilities() -> Result<(), Errno> {
+    let error = |e: rustix::io::Errno| Errno(e.raw_os_error());
+    let mut sets = capabilities(None).map_err(error)?;
+    sets.effective = sets.permitted;
+    set_capabilities(None, sets).map_err(error)?;
+    // Refused where the program locked it: then it is as the program has it.
+    let _ = set_keep_capabilities(true);
+    become_program()?;
+    let left = capabilities(None).map_err(error)?.permitted;
+    let of_program = |word: &AtomicU64| CapabilitySet::from_bits_retain(word.load(SeqCst)) & left;
+    sets.effective = of_program(&CHANGES.effective);
+    sets.permitted = of_program(&CHANGES.permitted);
+    set_capabilities(None, sets).map_err(error)
 }
 
 /// A task of `number` is who the calling one is, by which it is started; the first is who the program's
@@ -195,9 +264,4 @@ impl Drop for Exclusive {
     fn drop(&mut self) {
         CHANGES.holder.store(0, SeqCst);
     }
-}
-
-fn abort() -> ! {
-    // SAFETY: ends the process.
-    unsafe { libc::abort() }
 }

@@ -4,8 +4,9 @@
 //! process (SO_PEERCRED) decides, never the packet:
 //! ```text
 //! another user        told no and closed as it is accepted; it takes no place here
-//! the same, a child   may join, if it is of the user that its parent, a member, has become: it is given the table,
-//! of a member         descriptors of its own memory that it may not open itself, and devices to read alone
+//! the same, of the    may join, if it descends by processes of its user from one of ours, or from a member that has
+//! tree                become that user: it is given the table, descriptors of its own memory that it may not open
+//!                     itself, and devices to read alone
 //! our user, or root   may ask (`ebb swap`, `ebb limit`), and is given text alone
 //! our user, of the    may join: it is given the table, the key, and descriptors of devices
 //! tree
@@ -126,7 +127,11 @@ impl Supervisor {
         let Ok(peer) = peer::of(connection.as_fd()) else {
             return;
         };
-        let inside = || peer.pid.is_some_and(|pid| self.descends(pid));
+        let unserved = !self.is_our_user(peer.uid) && !self.serves_other_users;
+        if unserved && !self.warned_other_user && self.is_inside(&peer) {
+            self.warn_other_user(peer.uid);
+        }
+        let inside = || self.is_inside(&peer);
         let kind = match self.is_our_user(peer.uid) {
             true if inside() => PeerKind::Inside,
             false if self.serves_other_users && inside() => PeerKind::Changed,
@@ -149,6 +154,10 @@ impl Supervisor {
                 },
             );
         }
+    }
+
+    fn is_inside(&self, peer: &Peer) -> bool {
+        peer.pid.is_some_and(|pid| self.descends(pid))
     }
 
     /// If as many say nothing as may, the oldest has to go.
@@ -188,7 +197,24 @@ impl Supervisor {
         match self.join(&connection, &hello, fds.first(), handshake.kind) {
             Ok(slot) => self.add_connection(slot, connection),
             // If the peer is gone already there is nobody to tell.
-            Err(why) => refuse(&connection, &why),
+            Err(why) => {
+                if handshake.kind == PeerKind::Changed
+                    && let Ok(peer) = peer::of(connection.as_fd())
+                {
+                    self.warn_other_user(peer.uid);
+                }
+                refuse(&connection, &why);
+            }
+        }
+    }
+
+    /// Processes of the tree are of a user that cannot join: once, what becomes of them.
+    fn warn_other_user(&mut self, uid: u32) {
+        if !std::mem::replace(&mut self.warned_other_user, true) {
+            self.notice(&format!(
+                "processes of user {uid} run unmanaged, their memory stays in RAM: the tree is another user's; start \
+                 `ebb run` as user {uid}, or as root with CAP_SYS_PTRACE and /dev/userfaultfd"
+            ));
         }
     }
 
@@ -199,15 +225,26 @@ impl Supervisor {
         Ok((pid, peer.uid))
     }
 
-    /// Whether a process of this user may join, which its parent has become.
+    /// Whether a process of this other user may join: it descends, by processes of that user, from a member that has
+    /// become that user, or from a process of the tree and of our user. That one started its child as root, which gave
+    /// that up, perhaps with an exec. Nobody becomes a user that may join by running a program of that user's.
     fn admit_changed(&self, joining: &Joining, uid: u32) -> Result<(), String> {
-        let parent = joining.process.stat().ok().map(|stat| stat.parent);
-        let parent = parent.and_then(|parent| self.by_pid.get(&parent));
-        let parent = parent.and_then(|slot| self.members[slot.index()].as_ref());
-        match parent {
-            Some(parent) if parent.process.has_user(uid).unwrap_or(false) => Ok(()),
-            _ => Err(other_user(uid)),
+        let us = rustix::process::geteuid().as_raw();
+        let parent = |process: &Process| process.stat().ok().map(|stat| stat.parent);
+        let mut above = parent(&joining.process);
+        for _ in 0..GENERATIONS {
+            let Some(process) = above.and_then(|pid| Process::open(pid).ok()) else {
+                break;
+            };
+            let is_of = |user| process.has_user(user).unwrap_or(false);
+            if is_of(us) && self.descends(process.pid())
+                || is_of(uid) && self.by_pid.contains_key(&process.pid()) && self.is_known(&process)
+            {
+                return Ok(());
+            }
+            above = parent(&process).filter(|_| is_of(uid));
         }
+        Err(other_user(uid))
     }
 
     /// Whether who joins, as user `uid`, is of the tree, though its connection was not from inside; or why it may

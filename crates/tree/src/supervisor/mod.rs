@@ -203,6 +203,8 @@ pub struct Supervisor {
     warned_exhausted: bool,
     /// And that memory may outlive its process unprotected.
     warned_unkept: bool,
+    /// Flag: it was said that processes of another user cannot join.
+    warned_other_user: bool,
     notices: Notices,
 }
 
@@ -321,6 +323,7 @@ impl Supervisor {
             warned_crowded: false,
             warned_exhausted: false,
             warned_unkept: false,
+            warned_other_user: false,
             notices: setup.notices.unwrap_or_else(|| {
                 Box::new(|line| drop(writeln!(std::io::stderr(), "ebb: {line}")))
             }),
