@@ -1,5 +1,6 @@
 //! The rules of CONTRIBUTING.md that a program can check. There are no circles of files or folders. Functions fit a
-//! screen, and documents have their size and short sentences. Each dependency has its reason.
+//! screen, and documents have their size and short sentences. Each dependency has its reason, and so has each static.
+//! Each planted defect can be planted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -260,6 +261,89 @@ fn functions_fit_a_screen() {
     }
     assert!(seen > 3000, "{seen}");
     assert!(long.is_empty(), "longer than {SCREEN} lines: {long:#?}");
+}
+
+/// Crates that run inside programs: what is static there is a program's too.
+const IN_PROGRAMS: [&str; 6] = ["sys", "engine", "stores", "tree", "pager", "preload"];
+
+/// The name and the type of the static that a line begins.
+fn static_item(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim_start();
+    let item = line.split_once("static ").filter(|(before, _)| {
+        before.is_empty() || before.starts_with("pub") && before.ends_with(' ')
+    });
+    let (name, rest) = item?.1.trim_start_matches("mut ").split_once(": ")?;
+    let name_like = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let ends = |c: char| !c.is_alphanumeric();
+    name.chars().all(name_like).then_some(())?;
+    Some((name, rest.split(ends).next()?))
+}
+
+#[test]
+fn statics_are_recognized() {
+    let found = |line| static_item(line);
+    assert_eq!(
+        found("static TURN: Lock = Lock::new();"),
+        Some(("TURN", "Lock"))
+    );
+    assert_eq!(
+        found("    pub(crate) static A_1: [u8; 3] ="),
+        Some(("A_1", ""))
+    );
+    assert_eq!(found("static mut X: Next<F> ="), Some(("X", "Next")));
+    assert_eq!(found("let text: &'static str = a;"), None);
+    assert_eq!(found("    member: &'static Member,"), None);
+}
+
+/// Each static, or the type of several, is named with its reason in the head of the crate (`lib.rs`), or in `statics.rs`.
+#[test]
+fn statics_are_named_in_one_place_with_their_reason() {
+    let mut seen = 0;
+    for name in IN_PROGRAMS {
+        let src = root().join("crates").join(name).join("src");
+        let head = fs::read_to_string(src.join("lib.rs")).unwrap();
+        let own = fs::read_to_string(src.join("statics.rs")).unwrap_or_default();
+        let table = head
+            .lines()
+            .filter(|line| line.starts_with("//! | `") || line.starts_with("//! | each `"));
+        let named: Vec<&str> = table.flat_map(|line| line.split('|').nth(1)).collect();
+        let is_named = |word: &str| {
+            let ends = |c: char| !c.is_alphanumeric() && c != '_';
+            !word.is_empty()
+                && named
+                    .iter()
+                    .any(|names| names.split(ends).any(|name| name == word))
+        };
+        let mut files = Vec::new();
+        rust_files(&src, &mut files);
+        for file in files.iter().filter(|file| module_of(file, &src).is_some()) {
+            let code = code(&fs::read_to_string(file).unwrap());
+            for (name, kind) in code.lines().filter_map(static_item) {
+                seen += 1;
+                let is_own = file.ends_with("statics.rs") && own.starts_with("//! The one static");
+                assert!(
+                    is_own || is_named(name) || is_named(kind),
+                    "{}: {name} is static, and lib.rs does not say why",
+                    file.display()
+                );
+            }
+        }
+    }
+    assert!(seen > 30, "{seen}");
+}
+
+#[test]
+fn planted_defects_have_their_place() {
+    let list = fs::read_to_string(root().join("xtask/mutants.toml")).unwrap();
+    let list: toml::Table = list.parse().unwrap();
+    let all = list["mutant"].as_array().unwrap();
+    assert!(all.len() > 30, "{}", all.len());
+    for mutant in all {
+        let text = |key: &str| mutant[key].as_str().unwrap();
+        let file = fs::read_to_string(root().join(text("file"))).unwrap();
+        let times = file.matches(text("find")).count();
+        assert_eq!(times, 1, "{}: in {}", text("name"), text("file"));
+    }
 }
 
 /// The sentences of a document's paragraphs, without code, tables and headings.

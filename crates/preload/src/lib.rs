@@ -34,7 +34,7 @@
 //! | `malloc::foreign_malloc::FOREIGN` | `free` is called with an address alone |
 //! | `memory::calls::BREAK` | the kernel has one break for the process, and `sbrk` counts from it |
 //! | `process::exec::REMEMBERED`, `process::exec_policy::ASKED` | known to the constructor alone; any exec reads them |
-//! | `process::fork::TURN`, `HOLDS`, `SIGNALS` | handlers of a fork have no argument to pass on |
+//! | `process::fork::TURN`, `FORKER`, `HOLDS`, `SIGNALS` | handlers of a fork have no argument to pass on |
 //! | `process::fork::WORDS` | the kernel writes there during a fork, in place of the program's words |
 //! | `process::fork::SINGLE_THREADED` | the address of a word of libc's |
 

@@ -28,8 +28,10 @@
 //! | `process::stack::STACK_SET` | a thread knows its stack from its stack pointer alone |
 //! | `process::syscall_trap::TRAP` | a signal handler finds it by its symbol; the kernel reads its selector |
 //! | `proc::file::DIRECTORY` | descriptors belong to the table that all our tasks share |
+//! | `memory::own::OWN` | the global allocator, which has no value, maps by it |
 //! | `memory::heap::ARENA` | the state of the global allocator, which has no value |
 //! | `memory::secret::AREA_STATE` | keys of all devices lie in one locked area, relocked after a fork |
+//! | `kernel::clock::SIMULATED` | in debug builds: a clock is read without a handle, and a simulation has its own |
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
 mod io;

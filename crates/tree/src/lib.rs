@@ -25,6 +25,14 @@
 //! charged twice because fork made two processes share them.
 //!
 //! Not here: paging, deciding which pages a member evicts, opening devices.
+//!
+//! # State of the process
+//! There is none but the shared memory. Builds for tests alone have statics:
+//!
+//! | static | why it is one for the process |
+//! |---|---|
+//! | `simulated::WAIT` | a simulation takes the place of the system call that waits for a socket |
+//! | `fuzzing::TABLE`, `fuzzing::LEASES` | libFuzzer calls a function again and again, without a value of ours |
 #![deny(unsafe_code)]
 
 /// Processes that can be managed at the same time.

@@ -3,7 +3,9 @@
 use crate::budget::pool_split::Costs;
 use crate::eviction::reclaimer::Reclaimer;
 use crate::fault::pressure::Pressure;
+use crate::process::worker::UnitBuffer;
 use crate::reclaim::memory_stall::MemoryStall;
+use ebb_engine::PageBytes;
 use ebb_sys::paging::Kernel;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -19,18 +21,27 @@ pub struct FaultService<K: Kernel> {
     pub(crate) pressure: Pressure,
     /// The system had no page for us, and the keeper has not seen it yet.
     is_refused: AtomicBool,
+    /// The zeros of first touches, which nobody writes.
+    zeros: &'static UnitBuffer,
 }
 
 impl<K: Kernel> FaultService<K> {
     /// Of a process that is about to page.
     pub fn new(reclaimer: Reclaimer<K>) -> Self {
+        let zeros = UnitBuffer::reserve(reclaimer.kernel);
         Self {
             reclaimer,
             costs: Costs::new(),
             stall: MemoryStall::default(),
             pressure: Pressure::default(),
             is_refused: AtomicBool::new(false),
+            zeros,
         }
+    }
+
+    /// So many pages of zeros, a unit at most.
+    pub(super) fn zeros(&self, pages: usize) -> &'static [PageBytes] {
+        self.zeros.first(pages)
     }
 
     /// The costs of faults, as measured.

@@ -8,29 +8,16 @@ use crate::budget::charge::Charge;
 use crate::fault::fault_service::FaultService;
 use crate::map::access_pattern::around;
 use crate::map::mask::ones;
-use crate::map::page_map::{Page, PageNumber, UNIT};
+use crate::map::page_map::{Page, PageNumber};
 use crate::process::memory_ops::{Waking, Writes};
 use crate::process::state::State;
-use crate::process::worker::{PendingFault, UnitBuffer, Worker};
+use crate::process::worker::{PendingFault, Worker};
 use crate::reclaim::pages::Back;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::paging::{Kernel, Time};
 use ebb_sys::userfaultfd::Fault;
 use ebb_tree::Way;
-use std::cell::UnsafeCell;
-
-/// A unit of zeros. As it could be written, it takes no room in the library's file.
-struct Zeros(UnsafeCell<UnitBuffer>);
-// SAFETY: nobody writes it.
-unsafe impl Sync for Zeros {}
-static ZEROS: Zeros = Zeros(UnsafeCell::new(UnitBuffer([[0; PAGE_SIZE]; UNIT])));
-
-/// So many pages of zeros.
-fn zeros(pages: usize) -> &'static [PageBytes] {
-    // SAFETY: nobody writes it.
-    unsafe { &(&*ZEROS.0.get()).0[..pages] }
-}
 
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,7 +152,7 @@ impl<K: Kernel> FaultService<K> {
     /// all the same, the program dropped it without libc (a system call of its own, MADV_FREE before it paged). It
     /// reads as zeros, as it would without us, and is counted. If it had a clean copy, that is of the past.
     fn look_again(&self, state: &mut State, page: PageNumber) -> Result<(), Served> {
-        let (zeros, at) = (zeros(1), page.address());
+        let (zeros, at) = (self.zeros(1), page.address());
         let (done, result) = self.copy(at, zeros, Writes::Free, Waking::Later);
         if done > 0 {
             state
@@ -201,7 +188,7 @@ impl<K: Kernel> FaultService<K> {
         });
         let room = self.gets_room(state, page, first, pages);
         let (first, mut pages) = room.ok_or(Served::NoRoom)?;
-        (pages, _) = self.try_install(first, zeros(pages), Writes::Free, Waking::Later);
+        (pages, _) = self.try_install(first, self.zeros(pages), Writes::Free, Waking::Later);
         if pages < window.pages {
             state.pattern.brought(first, pages);
         }

@@ -162,7 +162,7 @@ impl<K: Kernel> FaultService<K> {
         let me = self.services.service(index);
         self.services.begin(me);
         let mut turn = Turn {
-            worker: Worker::new(),
+            worker: Worker::new(self.kernel),
             watch: Watch::new(self.now()),
             quiet: 0,
             served: true,
@@ -220,7 +220,7 @@ impl<K: Kernel> FaultService<K> {
     fn fall_asleep(&self, me: &Service, turn: &mut Turn) {
         if turn.worker.deferred() == 0 {
             if std::mem::take(&mut turn.served) {
-                turn.worker.give_buffer_back();
+                turn.worker.give_buffer_back(self.kernel);
                 self.kernel.give_stack_back();
             }
             if self.services.fall_asleep(me) {
@@ -293,7 +293,7 @@ mod tests {
         let me = process.services.service(1);
         process.services.wake(me);
         let mut turn = Turn {
-            worker: Worker::new(),
+            worker: Worker::new(machine.kernel),
             watch: Watch::new(now),
             quiet: 0,
             served: true,

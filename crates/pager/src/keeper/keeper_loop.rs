@@ -63,7 +63,7 @@ impl<K: Kernel> Pager<K> {
     pub fn run(&'static self, keeper: Keeper<K>) -> ! {
         let now = self.kernel.now();
         let mut turn = Turn {
-            worker: Worker::new(),
+            worker: Worker::new(&self.kernel),
             contention: CpuContention::new(&self.kernel),
             pressure: pressure::Window::default(),
             seen: 0,
@@ -194,7 +194,7 @@ impl<K: Kernel> Keeper<K> {
         turn.supervised = now;
         self.report_released();
         self.swap.free_idle();
-        turn.worker.give_buffer_back();
+        turn.worker.give_buffer_back(self.kernel);
         self.kernel.give_heap_back();
         self.kernel.give_stack_back();
         if self.member.supervised() {

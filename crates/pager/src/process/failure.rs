@@ -10,7 +10,6 @@ use crate::process::context::Context;
 use ebb_sys::paging::Kernel;
 use ebb_sys::program::Gone;
 use ebb_tree::{HelperExit, Member};
-use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::sync::atomic::AtomicU32;
 
@@ -43,7 +42,8 @@ impl<K: Kernel> Base<K> {
             return self.kernel.kill_program();
         }
         // The connection is not in the descriptor table of a thread of the program.
-        drop(writeln!(std::io::stderr(), "ebb: {why}"));
+        self.kernel
+            .write_standard_error(format!("ebb: {why}\n").as_bytes());
         self.kernel.die()
     }
 

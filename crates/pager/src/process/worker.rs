@@ -3,13 +3,29 @@
 use crate::map::page_map::{UNIT, UNIT_BYTES};
 use crate::reclaim::attempts::Waiter;
 use ebb_engine::PageBytes;
-use ebb_sys::paging::Time;
+use ebb_sys::paging::{Kernel, Time};
 use ebb_sys::userfaultfd::Fault;
 use std::collections::VecDeque;
 
 /// A buffer of one unit, aligned as pages are.
 #[repr(C, align(4096))]
-pub struct UnitBuffer(pub [PageBytes; UNIT]);
+pub struct UnitBuffer([PageBytes; UNIT]);
+
+impl UnitBuffer {
+    /// One of zeros, which takes memory as it is written. A forked child has no copy of it, or a long chain of forks
+    /// would be full of them.
+    pub fn reserve(kernel: &impl Kernel) -> &'static mut Self {
+        let reserved = kernel.reserve_alone(size_of::<Self>());
+        let buffer = reserved.expect("memory for a buffer") as *mut Self;
+        // SAFETY: just mapped, of whole pages of zeros, never unmapped, and handed out once.
+        unsafe { &mut *buffer }
+    }
+
+    /// Its first `pages` pages.
+    pub fn first(&self, pages: usize) -> &[PageBytes] {
+        &self.0[..pages]
+    }
+}
 
 /// A fault that was read.
 #[derive(Clone, Copy)]
@@ -60,13 +76,10 @@ pub struct Worker {
 
 impl Worker {
     /// With a buffer that takes memory as it is used: many a process of a tree has few faults. Forked children have
-    /// workers of their own and no copy of this one, or a long chain of forks would be full of them.
-    pub fn new() -> Self {
-        let buffer = ebb_sys::memory::reserve_alone(size_of::<UnitBuffer>());
-        let buffer = buffer.expect("memory for a buffer") as *mut UnitBuffer;
+    /// workers of their own.
+    pub fn new(kernel: &impl Kernel) -> Self {
         Self {
-            // SAFETY: just mapped, of whole pages of zeros, never unmapped, and handed out once.
-            buffer: unsafe { &mut *buffer },
+            buffer: UnitBuffer::reserve(kernel),
             used: false,
             unparked: Vec::new(),
             deferred: VecDeque::new(),
@@ -80,9 +93,9 @@ impl Worker {
     }
 
     /// Gives the memory of its buffer back to the system: there is nothing in it.
-    pub fn give_buffer_back(&mut self) {
+    pub fn give_buffer_back(&mut self, kernel: &impl Kernel) {
         if std::mem::take(&mut self.used) {
-            ebb_sys::memory::give_back(self.buffer.0.as_flattened_mut());
+            kernel.give_back(self.buffer.0.as_flattened_mut());
         }
     }
 

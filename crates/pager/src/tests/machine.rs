@@ -77,7 +77,7 @@ impl Machine {
             process,
             keeper,
             kernel: &pager.kernel,
-            worker: Worker::new(),
+            worker: Worker::new(&pager.kernel),
             model: BTreeMap::new(),
         }
     }

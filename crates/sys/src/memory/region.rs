@@ -33,9 +33,6 @@ const ROOM: usize = 4 * GIB;
 /// Where the processor's addresses end, without five levels of tables.
 const ADDRESSES: usize = 1 << 47;
 
-/// An address of the library's.
-static HERE: u8 = 0;
-
 /// Where places are.
 pub(super) struct Region {
     bounds: Range<usize>,
@@ -53,7 +50,8 @@ struct Layout {
 
 impl Layout {
     fn of_this_process() -> Self {
-        let own = std::ptr::from_ref(&HERE) as usize;
+        // An address of the library's.
+        let own = Self::of_this_process as fn() -> Self as usize;
         let [loader, vdso, stack] = [libc::AT_BASE, libc::AT_SYSINFO_EHDR, libc::AT_RANDOM]
             // SAFETY: it only looks the number up.
             .map(|number| unsafe { libc::getauxval(number) } as usize);
