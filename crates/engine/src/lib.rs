@@ -10,7 +10,7 @@
 //!
 //! | static | why it is one for the process |
 //! |---|---|
-//! | `locks::held::HELD` | the locks of a thread, whichever structures they belong to |
+//! | `locks::held::HELD`, `TAKEN` | the locks of a thread, whichever structures they belong to |
 //! | `sync::simulated::SCHEDULER` | a lock is taken without a handle, and a simulation decides who has it |
 #![forbid(unsafe_code)]
 
