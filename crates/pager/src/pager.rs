@@ -73,6 +73,15 @@ impl<K: Kernel> Pager<K> {
         unsafe { self.process.load(Ordering::Acquire).as_ref() }
     }
 
+    /// The invariants of every part; `state` is this one's, locked.
+    #[cfg(test)]
+    pub fn check(&self, state: &State) {
+        match self.process() {
+            Some(process) => process.check(state),
+            None => self.base.check(state),
+        }
+    }
+
     /// Whether this process pages.
     pub fn pages(&self) -> bool {
         self.process().is_some()
@@ -151,7 +160,7 @@ impl<K: Kernel> Pager<K> {
                 // thread that it woke may be using it. The keeper takes this back.
                 process.services.compete(true);
             }
-            self.wait_for_transit(state, LONG);
+            self.transit.wait(&self.kernel, || drop(state), LONG);
             waited = true;
             state = self.lock();
         }

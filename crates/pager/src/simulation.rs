@@ -143,8 +143,7 @@ impl<K: Kernel> Simulated<K> {
         else {
             return false;
         };
-        state.check(&self.pager.shared_pages);
-        process.check_copies(&state);
+        process.check(&state);
         true
     }
 

@@ -1,4 +1,4 @@
-//! The memory of a program as it should be: [`Memory`]. Each mapped page has its content and its protection, and the
+//! The memory of a program as it should be: [`MemoryModel`]. Each mapped page has its content and its protection, and the
 //! thread that has claimed it for a call or a transfer.
 
 use crate::chance::Stream;
@@ -34,7 +34,7 @@ impl Expected {
 
 /// See the module.
 #[derive(Default)]
-pub struct Memory {
+pub struct MemoryModel {
     pages: BTreeMap<usize, Expected>,
     /// The places of pages, about, for whoever looks for one.
     areas: Vec<(usize, usize)>,
@@ -48,7 +48,7 @@ pub fn each((start, pages): Run) -> impl Iterator<Item = usize> {
     (0..pages).map(move |i| start + i * PAGE)
 }
 
-impl Memory {
+impl MemoryModel {
     /// Nothing is mapped.
     pub const fn new() -> Self {
         Self {

@@ -6,7 +6,7 @@
 use crate::chance::Stream;
 use crate::content::Content;
 use crate::life;
-use crate::memory::{Expected, Memory, PLAIN, Run, each};
+use crate::memory::{Expected, MemoryModel, PLAIN, Run, each};
 use crate::process::{self, may_lose, pager};
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
@@ -37,7 +37,7 @@ const NEAR: usize = 20;
 
 /// The program of a process.
 pub struct Program {
-    memory: RefCell<Memory>,
+    memory: RefCell<MemoryModel>,
     mix: Cell<Mix>,
     /// Threads that have not ended.
     threads: Cell<u32>,
@@ -51,7 +51,7 @@ pub struct Program {
 thread_local! {
     /// That of this process.
     static PROGRAM: Program = const { Program {
-        memory: RefCell::new(Memory::new()),
+        memory: RefCell::new(MemoryModel::new()),
         mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, writes: 0, most: 0, dies_after: 0 }),
         threads: Cell::new(0),
         left: Cell::new(0),
@@ -65,7 +65,7 @@ fn with<R>(f: impl FnOnce(&Program) -> R) -> R {
     PROGRAM.with(f)
 }
 
-fn memory<R>(f: impl FnOnce(&mut Memory) -> R) -> R {
+fn memory<R>(f: impl FnOnce(&mut MemoryModel) -> R) -> R {
     with(|program| f(&mut program.memory.borrow_mut()))
 }
 

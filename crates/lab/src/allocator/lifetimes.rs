@@ -96,7 +96,7 @@ const CASES: [Case; 4] = [
 ];
 
 /// Places runs of pages.
-trait Place {
+trait RunAllocator {
     /// In one extent or several.
     fn place(&mut self, kind: Kind) -> Vec<Extent>;
     fn free(&mut self, kind: Kind, owner: EntryId, extent: Extent);
@@ -107,7 +107,7 @@ struct Ours {
     out: ExtentList,
 }
 
-impl Place for Ours {
+impl RunAllocator for Ours {
     fn place(&mut self, kind: Kind) -> Vec<Extent> {
         self.out.clear();
         self.devices
@@ -125,7 +125,7 @@ impl Place for Ours {
 /// Takes the lowest place of a size.
 struct FirstFit(Vec<bool>);
 
-impl Place for FirstFit {
+impl RunAllocator for FirstFit {
     fn place(&mut self, kind: Kind) -> Vec<Extent> {
         let pages = usize::from(kind.pages);
         let (at, window) = self
@@ -156,7 +156,7 @@ struct Outcome {
 }
 
 struct Run {
-    place: Box<dyn Place>,
+    place: Box<dyn RunAllocator>,
     random: Random,
     folios: u64,
     aligned: u64,
@@ -193,7 +193,7 @@ impl Run {
 }
 
 fn measure(case: &Case, options: &Options) -> Outcome {
-    let place: Box<dyn Place> = if case.first_fit {
+    let place: Box<dyn RunAllocator> = if case.first_fit {
         Box::new(FirstFit(vec![false; options.slots as usize]))
     } else {
         let machine = Arc::new(Machine { cpus: 2, nodes: 1 });

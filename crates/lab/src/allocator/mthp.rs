@@ -178,7 +178,7 @@ struct Counts {
 type Pages = Arc<Mutex<Vec<Page>>>;
 
 /// Places runs of pages, entries being page numbers.
-trait Place {
+trait PageAllocator {
     /// The slots of `1 << order` pages from `page` on, in order; None if they have no place
     /// together.
     fn place(&mut self, page: usize, order: u8, slots: &mut Vec<u32>) -> Option<u64>;
@@ -193,7 +193,7 @@ trait Place {
 
 struct Rival(Box<dyn SlotAllocator>);
 
-impl Place for Rival {
+impl PageAllocator for Rival {
     fn place(&mut self, _: usize, order: u8, slots: &mut Vec<u32>) -> Option<u64> {
         let start = self.0.allocate(order)?;
         slots.extend(start..start + (1 << order));
@@ -262,7 +262,7 @@ impl Ebb {
     }
 }
 
-impl Place for Ebb {
+impl PageAllocator for Ebb {
     fn place(&mut self, page: usize, order: u8, slots: &mut Vec<u32>) -> Option<u64> {
         self.out.clear();
         self.devices
@@ -294,7 +294,7 @@ impl Place for Ebb {
 }
 
 struct Run {
-    place: Box<dyn Place>,
+    place: Box<dyn PageAllocator>,
     pages: Pages,
     moved: Arc<Mutex<u64>>,
     random: Random,
@@ -311,7 +311,7 @@ impl Run {
             pages: pages.clone(),
             moved: moved.clone(),
         };
-        let place: Box<dyn Place> = match allocator {
+        let place: Box<dyn PageAllocator> = match allocator {
             Allocator::Legacy => Box::new(Rival(Box::new(Legacy::new(SLOTS)))),
             Allocator::FreeOnly => Box::new(Rival(Box::new(FreeOnly::new(SLOTS)))),
             kind => Box::new(Ebb::new(kind, mover)),

@@ -103,6 +103,11 @@ impl PeerReclaim {
         }
     }
 
+    /// In a forked child: it has evicted nothing, and asked nobody.
+    pub fn reset_in_child(&mut self) {
+        *self = Self::new();
+    }
+
     /// `pages` of what was evicted others had asked for: it shows no need here.
     pub fn gave(&mut self, pages: u64) {
         self.evicted += pages;

@@ -22,7 +22,7 @@
 
 use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
-use ebb_engine::sync::{Mutex, MutexGuard, lock};
+use ebb_engine::sync::{Mutex, MutexGuard, lock, try_lock};
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, KeyedLender, Keyring, SlotKeys};
 use ebb_sys::paging::Time;
@@ -133,9 +133,11 @@ impl DeviceSet {
     }
 
     /// A device in use has a row and a place of its own, is known by its serial number, and marks keys where there are
-    /// keys; one that closes is in use no more.
+    /// keys; one that closes is in use no more. Nothing is said while another thread changes them.
     pub fn check(&self) {
-        let inner = self.lock();
+        let Some(inner) = try_lock(&self.inner) else {
+            return;
+        };
         for attached in &inner.attached {
             let same = |a: &&Attached| a.row == attached.row || a.id == attached.id;
             assert_eq!(inner.attached.iter().filter(same).count(), 1);

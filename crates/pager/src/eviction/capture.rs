@@ -123,7 +123,7 @@ impl<K: Kernel> Reclaimer<K> {
         // Over the limit for a moment: the pages that were copied are about to leave.
         state.charge.unshare(shifted.copied as i64, rollups);
         let captured = self.end_capture(&mut state, chosen, &shifted);
-        self.base.transit_ended();
+        self.base.transit.end(self.kernel);
         state.parked.unpark(worker);
         (state, captured)
     }

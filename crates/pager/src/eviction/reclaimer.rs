@@ -1,6 +1,7 @@
 //! The layer of the way out: [`Reclaimer`], and all that it alone changes.
 
 use crate::process::context::Context;
+use crate::process::state::State;
 use crate::reclaim::copy_score::CopyScore;
 use ebb_sys::paging::Kernel;
 use std::ops::Deref;
@@ -59,6 +60,13 @@ impl<K: Kernel> Reclaimer<K> {
         if !self.has_called_keeper.swap(true, Relaxed) {
             self.member.wake_self();
         }
+    }
+
+    /// The invariants of this layer and of the one under it.
+    pub fn check(&self, state: &State) {
+        self.context.check(state);
+        self.copies.check();
+        self.check_copies(state);
     }
 
     /// In the keeper: it looks at the pool next.

@@ -47,7 +47,7 @@ impl<K: Kernel> Reclaimer<K> {
 
         let mut state = self.lock();
         state.pages.end_store(&storing, &entries);
-        self.base.transit_ended();
+        self.base.transit.end(self.kernel);
         state.parked.unpark(worker);
         self.release_overdraft(&mut state);
         if stored == 0 {

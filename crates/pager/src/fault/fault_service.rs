@@ -3,6 +3,8 @@
 use crate::budget::pool_split::Costs;
 use crate::eviction::reclaimer::Reclaimer;
 use crate::fault::pressure::Pressure;
+use crate::map::page_map::UNIT;
+use crate::process::state::State;
 use crate::process::worker::UnitBuffer;
 use crate::reclaim::memory_stall::MemoryStall;
 use ebb_engine::PageBytes;
@@ -37,6 +39,13 @@ impl<K: Kernel> FaultService<K> {
             is_refused: AtomicBool::new(false),
             zeros,
         }
+    }
+
+    /// The invariants of this layer and of all under it.
+    pub fn check(&self, state: &State) {
+        self.reclaimer.check(state);
+        let zeros = self.zeros(UNIT).as_flattened();
+        assert!(zeros.iter().all(|byte| *byte == 0), "zeros are written");
     }
 
     /// So many pages of zeros, a unit at most.

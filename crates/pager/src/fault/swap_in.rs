@@ -103,7 +103,7 @@ impl<K: Kernel> FaultService<K> {
         if device {
             self.member.report_load(self.swap.last_load_ns());
         }
-        self.base.transit_ended();
+        self.base.transit.end(self.kernel);
         state.parked.unpark(worker);
         Some(Brought {
             way,

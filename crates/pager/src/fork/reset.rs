@@ -8,10 +8,12 @@
 //! | state: staging, parked faults, attempts | empty: they are the parent's threads' |
 //! | faults that wait | none |
 //! | state: charge | the copy that the tree made of the parent's |
+//! | state: peer reclaim | nobody was asked: requests are the parent's |
+//! | state: offer, protection, size of the tables | copies |
 //! | process | none, until the child's keeper has taken over from the parent's |
 //! | fork stage | nobody forks; the child is starting |
 //! | vfork calls | nobody shares this memory yet; nothing is asked for |
-//! | growth | no thread waits |
+//! | admission, transit | no thread waits |
 //! | lifecycle | a copy; its keeper's descriptors are still to be opened |
 //! | heap break, user changes, registration, shared pages | copies |
 //! | swap space | a reader of the parent's clusters, with keys and a generation of its own |
@@ -46,6 +48,7 @@ impl<K: Kernel> Pager<K> {
         parent.swap_space.generations.begin(parent.swap);
         locked.pages.reset_in_child();
         locked.parked.reset_in_child();
+        locked.peer_reclaim.reset_in_child();
         parent.pressure.reset_in_child();
         self.disinherit(&mut locked, parent);
         parent.swap_space.devices.part(true);
@@ -62,7 +65,8 @@ impl<K: Kernel> Pager<K> {
     pub fn reset_without_lock(&'static self) {
         self.kernel.reset_in_child();
         self.vfork_calls.reset_in_child(&self.kernel);
-        self.growth.reset_in_child();
+        self.admission.reset_in_child();
+        self.transit.reset_in_child();
         self.lifecycle.reset_in_child();
     }
 

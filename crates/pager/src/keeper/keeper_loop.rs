@@ -165,9 +165,7 @@ impl<K: Kernel> Keeper<K> {
         }
         self.share_budget(&mut state);
         if self.base.lifecycle.is_checking() {
-            state.check(&self.base.shared_pages);
-            self.check_copies(&state);
-            self.services.check();
+            self.faults().check(&state);
             self.swap_space.devices.check();
             self.base.vfork_calls.check();
         }

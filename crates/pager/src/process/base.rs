@@ -8,20 +8,19 @@
 //! thread of the program takes it on a stack of ours, with its signals blocked, and has brought along all that it
 //! needs. Order: the gate (keeper's work, fork), then the state, then the engine's own locks.
 
+use crate::process::admission::Admission;
 use crate::process::fork_stage::ForkStage;
-use crate::process::growth::Growth;
 use crate::process::heap_break::HeapBreak;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::registration_requests::Registration;
 use crate::process::shared_pages::SharedPages;
 use crate::process::state::State;
+use crate::process::transit::Transit;
 use crate::process::user_changes::UserChanges;
 use crate::process::vfork_calls::VforkCalls;
 use ebb_engine::Cpu;
 use ebb_engine::sync::{self, Mutex, MutexGuard};
 use ebb_sys::paging::Kernel;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
 
 /// The state, locked.
 pub type Locked = MutexGuard<'static, State>;
@@ -31,9 +30,8 @@ pub struct Base<K: Kernel> {
     /// The system.
     pub kernel: K,
     state: Mutex<State>,
-    /// Changes whenever a transit ends while somebody waits.
-    transit: AtomicU32,
-    transit_waiters: AtomicU32,
+    /// Waits for pages that others move.
+    pub transit: Transit,
     /// Tree and keeper.
     pub lifecycle: Lifecycle,
     /// Forks.
@@ -43,7 +41,7 @@ pub struct Base<K: Kernel> {
     /// Memory to be registered or let go.
     pub registration: Registration,
     /// Growth before the process pages.
-    pub growth: Growth,
+    pub admission: Admission,
     /// Calls of children that share this memory.
     pub vfork_calls: VforkCalls,
     /// The end of the heap.
@@ -58,13 +56,12 @@ impl<K: Kernel> Base<K> {
         Self {
             kernel,
             state: Mutex::new(State::new()),
-            transit: AtomicU32::new(0),
-            transit_waiters: AtomicU32::new(0),
+            transit: Transit::new(),
             lifecycle: Lifecycle::new(),
             fork: ForkStage::new(),
             shared_pages: SharedPages::new(),
             registration: Registration::new(),
-            growth: Growth::new(),
+            admission: Admission::new(),
             vfork_calls: VforkCalls::new(),
             heap_break: HeapBreak::new(),
             user_changes: UserChanges::new(),
@@ -99,21 +96,15 @@ impl<K: Kernel> Base<K> {
         sync::try_lock(&self.state)
     }
 
-    /// Waits, with the lock given up, until a transit ends, or for so long.
-    pub fn wait_for_transit(&self, state: Locked, most: Duration) {
-        self.transit_waiters.fetch_add(1, SeqCst);
-        let seen = self.transit.load(SeqCst);
-        drop(state);
-        self.kernel.wait_word(&self.transit, seen, Some(most));
-        self.transit_waiters.fetch_sub(1, SeqCst);
-    }
-
-    /// A transit ended; called with the lock held.
-    #[inline]
-    pub fn transit_ended(&self) {
-        if self.transit_waiters.load(SeqCst) > 0 {
-            self.transit.fetch_add(1, SeqCst);
-            self.kernel.wake_word(&self.transit, i32::MAX);
-        }
+    /// The invariants of every part; `state` is this one's, locked.
+    pub fn check(&self, state: &State) {
+        state.check(&self.shared_pages);
+        self.transit.check();
+        self.lifecycle.check();
+        self.fork.check();
+        self.admission.check();
+        self.vfork_calls.check();
+        self.heap_break.check();
+        self.user_changes.check();
     }
 }

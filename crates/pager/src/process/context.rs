@@ -4,7 +4,7 @@
 //!
 //! | layer | owns |
 //! |---|---|
-//! | [`Base`] | the state under the lock, forks, registration, growth |
+//! | [`Base`] | the state under the lock, forks, registration, admission |
 //! | [`Context`] | handles to tree and swap space, the service threads, the gate |
 //! | `Reclaimer` (`eviction`) | what is known of clean copies, relatives and the pool's need |
 //! | `FaultService` (`fault`) | costs of faults, the memory stall, refusals |
@@ -102,6 +102,13 @@ impl<K: Kernel> Context<K> {
     /// Pages of memory in use that the pager knows of, the engine's included.
     pub fn used(&self, state: &State) -> i64 {
         state.used(self.swap) + self.base.shared_pages.given_back()
+    }
+
+    /// The invariants of this layer and of the one under it.
+    pub fn check(&self, state: &State) {
+        self.base.check(state);
+        self.services.check();
+        self.swap_space.devices.check();
     }
 
     /// Whether a test has the system refuse all pages now.

@@ -128,6 +128,13 @@ impl ForkStage {
         self.before_paging.load(SeqCst)
     }
 
+    /// Every word has a state that there is.
+    pub fn check(&self) {
+        assert!(self.stage.load(SeqCst) <= stage::OVER);
+        assert!(self.child.load(SeqCst) <= child::FAILED);
+        assert!(self.evicting.load(SeqCst) <= 1);
+    }
+
     /// In a forked child: nobody forks.
     pub fn reset_in_child(&self) {
         self.stage.store(stage::NONE, SeqCst);

@@ -191,6 +191,13 @@ impl Lifecycle {
         self.descriptors.store(UNTRIED, SeqCst);
     }
 
+    /// Every state is one that there is, and only a process that has begun has a keeper's descriptors.
+    pub fn check(&self) {
+        assert!(self.keeper.load(SeqCst) <= NEVER_A_KEEPER);
+        assert!(self.descriptors.load(SeqCst) <= REFUSED);
+        assert!(!self.has_descriptors() || self.entries.get().is_some());
+    }
+
     /// Tests want checks: all invariants again and again, and a look at memory when the program has let it go.
     pub fn check_for_tests(&self, checking: bool, auditing: bool) {
         self.checking.store(checking, SeqCst);

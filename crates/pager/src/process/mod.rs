@@ -1,11 +1,11 @@
 //! The process as its pager sees it: the state under one lock, the threads of ours, how it ends.
 
+pub mod admission;
 pub mod audit;
 pub mod base;
 pub mod context;
 pub mod failure;
 pub mod fork_stage;
-pub mod growth;
 pub mod heap_break;
 pub mod lifecycle;
 pub mod measure;
@@ -17,6 +17,7 @@ pub mod registration_requests;
 pub mod services;
 pub mod shared_pages;
 pub mod state;
+pub mod transit;
 pub mod user_changes;
 pub mod vfork_calls;
 pub mod worker;

@@ -1,5 +1,8 @@
 //! [`UserChanges`]: the program's threads tell the keeper of changes of the user. Without the lock.
 //!
+//! ```text
+//! followed  <=  made
+//! ```
 //! Not here: what a change means (`syscalls::user_change`).
 
 use ebb_sys::paging::Kernel;
@@ -37,6 +40,12 @@ impl UserChanges {
         wake_keeper();
         kernel.wait_word(&self.followed, followed, Some(Duration::from_millis(5)));
         false
+    }
+
+    /// The equation of the head comment.
+    pub fn check(&self) {
+        let followed = self.followed.load(SeqCst);
+        assert!(self.made.load(SeqCst).wrapping_sub(followed) as i32 >= 0);
     }
 
     /// In the keeper: the change that it has not acted upon.

@@ -521,14 +521,14 @@ mod tests {
     }
 
     /// A memory of `room` pages, and what of it a program finds there.
-    struct Memory {
+    struct QueueModel {
         map: PageMap,
         queue: ReclaimQueue,
         room: usize,
         steps: usize,
     }
 
-    impl Memory {
+    impl QueueModel {
         fn of(room: usize) -> Self {
             Self {
                 map: PageMap::new(),
@@ -596,7 +596,7 @@ mod tests {
     /// A program touches `hot` pages at random, and `cold` others in order, in a memory of `room` pages. The share of
     /// hot touches that fault, after warming up.
     fn missed(hot: usize, cold: usize, room: usize, scan: bool) -> f64 {
-        let (mut memory, mut random) = (Memory::of(room), Random::new(1));
+        let (mut memory, mut random) = (QueueModel::of(room), Random::new(1));
         let (mut touches, mut misses) = (0, 0);
         for step in 0..400_000 {
             if step % 4 == 0 {
@@ -615,7 +615,7 @@ mod tests {
     #[test]
     fn a_part_of_what_is_scanned_stays() {
         for (pages, at_best) in [(4400, 0.09), (8000, 0.5), (16_000, 0.75)] {
-            let mut memory = Memory::of(4000);
+            let mut memory = QueueModel::of(4000);
             memory.scan(pages, 4);
             let share = memory.scan(pages, 20);
             assert!(
@@ -628,7 +628,7 @@ mod tests {
 
     #[test]
     fn pages_kept_of_a_scan_leave_when_others_want_the_room() {
-        let mut memory = Memory::of(4000);
+        let mut memory = QueueModel::of(4000);
         memory.scan(8000, 8);
         let mut random = Random::new(1);
         let mut touch = || {

@@ -1,6 +1,6 @@
 //! Memory calls of the program: each system call together with its bookkeeping.
 
-pub mod admission;
+pub mod admit;
 pub mod areas;
 pub mod execute;
 pub mod foreign_userfaultfd;

@@ -186,10 +186,7 @@ impl Machine {
         let mut state = self.process.lock();
         // Pages that a call brought back, or frames that it emptied, are paid for now.
         self.process.release_overdraft(&mut state);
-        state.check(&self.pager.shared_pages);
-        self.process.check_copies(&state);
-        self.process.swap_space.devices.check();
-        self.pager.vfork_calls.check();
+        self.pager.check(&state);
         let used = self.process.used(&state);
         assert!(state.charge.over(used) <= 0, "more is used than is charged");
         assert!(self.process.member.charged() <= self.process.member.limit());

@@ -37,13 +37,13 @@ const STACKS: usize = u32::BITS as usize;
 const FORKS: usize = STACKS;
 
 #[repr(C, align(4096))]
-struct Memory(UnsafeCell<[[MaybeUninit<u8>; SIZE]; STACKS + 1]>);
+struct StackMemory(UnsafeCell<[[MaybeUninit<u8>; SIZE]; STACKS + 1]>);
 // SAFETY: only who has taken a stack uses its memory.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for StackMemory {}
 
 /// The stacks of this process.
 struct Stacks {
-    memory: Memory,
+    memory: StackMemory,
     /// Stacks in use, each a bit.
     taken: AtomicU32,
     /// Stacks that have their guard.
@@ -52,7 +52,7 @@ struct Stacks {
 
 /// One for the process: a thread finds its stack from its stack pointer, before anything could be allocated.
 static STACK_SET: Stacks = Stacks {
-    memory: Memory(UnsafeCell::new([[MaybeUninit::zeroed(); SIZE]; STACKS + 1])),
+    memory: StackMemory(UnsafeCell::new([[MaybeUninit::zeroed(); SIZE]; STACKS + 1])),
     taken: AtomicU32::new(0),
     guarded: AtomicU32::new(0),
 };

@@ -41,7 +41,7 @@ pub fn work(
 ) -> Result<(), String> {
     let mode = MODES.iter().find(|m| m.name == mode);
     let mode = mode.ok_or("there is no such mode")?;
-    let mut memory = Memory::new(seed);
+    let mut memory = FolioMemory::new(seed);
     let all = if mode.small { PAGES } else { UNITS * UNIT };
     (0..all).for_each(|page| memory.write(page));
     memory.drive_out();
@@ -77,7 +77,7 @@ pub fn work(
 const DRIVER: usize = 40 << 20;
 
 /// Real memory with a folio's alignment.
-struct Memory {
+struct FolioMemory {
     bytes: Vec<u8>,
     first: usize,
     versions: Vec<u32>,
@@ -85,7 +85,7 @@ struct Memory {
     random: Random,
 }
 
-impl Memory {
+impl FolioMemory {
     fn new(seed: u64) -> Self {
         let folio = UNIT * PAGE;
         let bytes = vec![0; PAGES * PAGE + folio];

@@ -1,13 +1,20 @@
-//! [`Growth`]: what a process that does not page may have filled, and which threads wait to fill more. Without the lock.
+//! [`Admission`]: what a process that does not page may have filled, and which threads wait to fill more. Without the
+//! lock.
 //!
-//! Not here: when a thread waits (`syscalls::admission`).
+//! ```text
+//! waited  <=  counted        time counts once, and only what is past
+//! ```
+//! Not here: when a thread waits (`syscalls::admit`).
 
 use ebb_sys::paging::Kernel;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+/// More threads than a system has.
+const MANY: u32 = 1 << 22;
+
 /// Growth of a process that does not page.
-pub struct Growth {
+pub struct Admission {
     /// Bytes that may have been filled since the process was measured last.
     unmeasured: AtomicUsize,
     /// Threads that wait.
@@ -20,7 +27,7 @@ pub struct Growth {
     changes: AtomicU32,
 }
 
-impl Growth {
+impl Admission {
     /// Nothing filled.
     pub const fn new() -> Self {
         Self {
@@ -81,6 +88,13 @@ impl Growth {
     /// Waits so long for a change.
     pub fn wait_change(&self, kernel: &impl Kernel, seen: u32, most: Duration) {
         kernel.wait_word(&self.changes, seen, Some(most));
+    }
+
+    /// The equation of the head comment, and that no thread stopped to wait that had not begun to.
+    pub fn check(&self) {
+        let waited = self.waited_ns.load(SeqCst);
+        assert!(waited <= self.counted_ns.load(SeqCst));
+        assert!(self.waiting.load(SeqCst) < MANY);
     }
 
     /// In a forked child none of the threads that waited lives.

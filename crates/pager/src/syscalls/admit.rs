@@ -41,7 +41,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 impl<K: Kernel> Pager<K> {
     /// The process is in the tree by now, or pages, or never will.
     pub fn notify_growth(&'static self) {
-        self.growth.change(&self.kernel);
+        self.admission.change(&self.kernel);
     }
 
     /// `len` bytes more may be filled.
@@ -53,7 +53,7 @@ impl<K: Kernel> Pager<K> {
             Some(member) if member.mode() == Mode::Watching => MEASURE_EVERY_WATCHED,
             _ => MEASURE_EVERY,
         };
-        if !self.growth.add(len, look) {
+        if !self.admission.add(len, look) {
             return;
         }
         if self.is_child() {
@@ -83,10 +83,10 @@ impl<K: Kernel> Pager<K> {
             None => self.lifecycle.had_keeper(),
         };
         let mut since = self.kernel.now();
-        self.growth.begin_wait();
+        self.admission.begin_wait();
         loop {
-            let seen = self.growth.changes();
-            let left = WAIT_MAX.saturating_sub(self.growth.waited());
+            let seen = self.admission.changes();
+            let left = WAIT_MAX.saturating_sub(self.admission.waited());
             if !waits() || left.is_zero() {
                 break;
             }
@@ -96,11 +96,11 @@ impl<K: Kernel> Pager<K> {
                 member.request_paging();
             }
             let most = left.min(RECHECK);
-            self.growth.wait_change(&self.kernel, seen, most);
+            self.admission.wait_change(&self.kernel, seen, most);
             let now = self.kernel.now();
-            self.growth.count_wait(since, now);
+            self.admission.count_wait(since, now);
             since = now;
         }
-        self.growth.end_wait();
+        self.admission.end_wait();
     }
 }
