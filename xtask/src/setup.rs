@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 24] = [
+const PACKAGES: [(&str, &str); 25] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -34,6 +34,7 @@ const PACKAGES: [(&str, &str); 24] = [
     ("debootstrap", "debootstrap"),
     ("tmux", "tmux"),
     ("pgbench", "postgresql"),
+    ("chromium", "chromium"),
 ];
 
 /// How much to set up.
