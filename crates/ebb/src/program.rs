@@ -103,14 +103,26 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
     })
 }
 
-/// The program that a process runs and the reason why its memory cannot be managed. None if it can, or if the
-/// program cannot be read.
-pub fn unmanaged(pid: u32) -> Option<(PathBuf, UnmanagedReason)> {
+/// The program that a process of the tree runs, which has not joined, and the reason why its memory cannot be managed.
+/// None if it can, or if the program cannot be read.
+pub fn unmanaged(pid: u32) -> Option<(PathBuf, String)> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
-    match classify(&link, 0).ok()? {
-        Kind::Unmanaged(reason) => Some((std::fs::read_link(&link).ok()?, reason)),
-        Kind::Managed => None,
-    }
+    let reason = match classify(&link, 0).ok()? {
+        Kind::Unmanaged(reason) => reason.to_string(),
+        Kind::Managed if has_own_network(pid) => {
+            "it runs in a network namespace of its own, from which `ebb run` cannot be reached"
+                .into()
+        }
+        Kind::Managed => return None,
+    };
+    Some((std::fs::read_link(&link).ok()?, reason))
+}
+
+/// Whether a process is in another network namespace than this one: the socket of `ebb run` has no file.
+fn has_own_network(pid: u32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let theirs = namespace(&pid.to_string());
+    theirs.is_some() && theirs != namespace("self")
 }
 
 fn next_step(error: &io::Error) -> &'static str {

@@ -322,6 +322,13 @@ fn bubblewrap() {
     }
     let managed = Under::budget(128 * MIB).run(&job);
     managed.assert_same(&alone, "bubblewrap, bare");
+    let line = "it runs in a network namespace of its own";
+    assert_eq!(
+        managed.run.stderr.matches(line).count(),
+        1,
+        "{}",
+        managed.run.stderr
+    );
     let shared = "bwrap --unshare-all --share-net --ro-bind / / --proc /proc --dev /dev \
                   --dev-bind-try /dev/userfaultfd /dev/userfaultfd --";
     if Path::new("/dev/userfaultfd").exists() {
