@@ -118,6 +118,13 @@ impl Devices {
         room
     }
 
+    /// Whether a device takes pages and has room for a cluster of them.
+    pub fn has_room(&self) -> bool {
+        let devices = self.devices();
+        let mut taking = devices.iter().filter(|device| device.accepting());
+        taking.any(|device| self.free_slots(device) >= CLUSTER_SLOTS as u64)
+    }
+
     /// Free slots of a device that this process can take: in its own clusters, and in those that
     /// the lender has.
     pub(super) fn free_slots(&self, device: &Device) -> u64 {

@@ -56,16 +56,15 @@ impl<K: Kernel> FaultService<K> {
             ))
         }
         let outside = self.member.outside();
-        let advice = match (outside > budget / 2, self.member.has_devices()) {
-            (true, _) => {
-                "programs whose memory cannot be managed fill it: raise --memory by what they need"
-            }
-            (_, true) => {
-                "the swap devices are full or gone: raise --memory, or give a larger --swap"
-            }
-            (_, false) => {
-                "there is no swap device: raise --memory, or give it a --swap file with room"
-            }
+        let advice = if outside > budget / 2 {
+            "programs whose memory cannot be managed fill it: raise --memory by what they need"
+        } else if !self.member.has_devices() {
+            "there is no swap device: raise --memory, or give it a --swap file with room"
+        } else if self.swap_space.devices.devices.has_room() {
+            "the rest is what the programs need at once, though there is room for more on the swap devices: raise \
+             --memory"
+        } else {
+            "the swap devices are full or gone: raise --memory, or give a larger --swap"
         };
         let own = self.member.own_charge();
         self.fail(&format!(

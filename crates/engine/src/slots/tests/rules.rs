@@ -13,6 +13,7 @@ fn the_last_free_slot_is_found() {
         let mut out = ExtentList::new();
         let pages = 1u16 << order;
         let mut got = 0;
+        assert!(devices.has_room());
         while devices
             .allocate(
                 if got % 2 == 0 { A } else { B },
@@ -28,6 +29,7 @@ fn the_last_free_slot_is_found() {
             got += 1;
         }
         assert_eq!(got, 4196);
+        assert!(!devices.has_room());
         devices.check();
         // One slot anywhere, parked in the other processor's return cache.
         devices
