@@ -110,7 +110,7 @@ const CHECKED: Group = Group {
         "--test",
         "outside",
         "--test",
-        "places",
+        "slots",
         "--test",
         "programs",
         "--test",

@@ -90,7 +90,7 @@ pub struct Ending {
     signal: i32,
     since: Instant,
     /// Reason that the user was told.
-    told: Option<Why>,
+    warned: Option<Why>,
 }
 
 impl Ending {
@@ -100,7 +100,7 @@ impl Ending {
             pid: pid.as_raw_nonzero().get() as u32,
             signal,
             since: Instant::now(),
-            told: None,
+            warned: None,
         };
         if Why::of(ending.pid, signal) == Some(Why::Stopped) {
             let _ = kill_process(pid, Signal::CONT);
@@ -110,7 +110,7 @@ impl Ending {
 
     /// Time until the next look, if there is one.
     pub fn due_in(&self) -> Option<Duration> {
-        let patience = match self.told {
+        let patience = match self.warned {
             None => PATIENCE,
             Some(Why::Fault(..)) => 2 * PATIENCE,
             Some(_) => return None,
@@ -128,7 +128,7 @@ impl Ending {
         };
         let (pid, signal) = (self.pid, name_of(self.signal));
         let name = proc::name(pid);
-        let before = self.told.replace(why);
+        let before = self.warned.replace(why);
         if before.is_some() {
             // Another reason means that the program has moved on.
             if before == Some(why) {
@@ -159,7 +159,7 @@ impl Ending {
 
     /// Another signal that ends programs has come. True if that killed the tree.
     pub fn is_forced(&self, supervisor: &Supervisor) -> bool {
-        let forced = self.told.is_some_and(Why::can_be_forced)
+        let forced = self.warned.is_some_and(Why::can_be_forced)
             && Why::of(self.pid, self.signal).is_some_and(Why::can_be_forced);
         if forced {
             kill_tree(supervisor);

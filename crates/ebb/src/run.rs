@@ -58,7 +58,7 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
         library.put_into(&mut command);
     }
     command.env(CONTROL, supervisor.control_value());
-    // The preload library heeds it where programs of the tree start others.
+    // The preload library obeys it where programs of the tree start others.
     command.env_remove(REQUIRE_MANAGED);
     if args.require_managed {
         command.env(REQUIRE_MANAGED, "1");
@@ -104,12 +104,12 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
 /// Waits until the memory of ended programs is given back, and says so where that takes a while.
 fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
     let mut progress = Progress::new();
-    let mut told = 0;
+    let mut reported = 0;
     supervisor.wait_for_helpers(HELPERS, |helpers, waited| {
-        if waited.as_secs() > told {
-            told = waited.as_secs();
+        if waited.as_secs() > reported {
+            reported = waited.as_secs();
             progress.show(&format!(
-                "the program has ended; the memory of {helpers} processes is given back, for {told} s so far"
+                "the program has ended; the memory of {helpers} processes is given back, for {reported} s so far"
             ));
         }
     })

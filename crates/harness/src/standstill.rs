@@ -5,6 +5,7 @@
 //!
 //! Not here: the decision that a run hangs.
 
+use procfs::process::Process;
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -30,27 +31,21 @@ pub fn describe(pids: &[u32]) -> String {
 
 /// A line for each task: its number, name, state, ticks of processor time, and the system call in which it waits.
 fn tasks(pid: u32) -> String {
-    let list = fs::read_dir(format!("/proc/{pid}/task"));
-    let read = |task: &std::path::Path, file: &str| {
-        let text = fs::read_to_string(task.join(file)).unwrap_or_default();
-        text.trim_end().to_string()
-    };
-    let lines = list.into_iter().flatten().flatten().map(|task| {
-        let task = task.path();
-        let stat = read(&task, "stat");
-        // The name, which may hold blanks, ends at the last parenthesis.
-        let (front, rest) = stat.rsplit_once(')').unwrap_or_default();
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        let field = |n: usize| fields.get(n).copied().unwrap_or("?");
-        format!(
-            "{front}) of {pid}, parent {}: {}, user {} system {}, in {}, call {}\n",
-            field(1),
-            field(0),
-            field(11),
-            field(12),
-            read(&task, "wchan"),
-            read(&task, "syscall"),
-        )
+    let tasks = Process::new(pid as i32).and_then(|process| process.tasks());
+    let lines = tasks.into_iter().flatten().flatten().map(|task| {
+        let read = |file: &str| {
+            let text = fs::read_to_string(format!("/proc/{pid}/task/{}/{file}", task.tid));
+            text.unwrap_or_default().trim_end().to_string()
+        };
+        let stat = match task.stat() {
+            Ok(stat) => format!(
+                "({}) of {pid}, parent {}: {}, user {} system {}",
+                stat.comm, stat.ppid, stat.state, stat.utime, stat.stime
+            ),
+            Err(error) => error.to_string(),
+        };
+        let (wait, call) = (read("wchan"), read("syscall"));
+        format!("{} {stat}, in {wait}, call {call}\n", task.tid)
     });
     lines.collect()
 }

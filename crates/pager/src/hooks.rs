@@ -32,7 +32,7 @@ pub fn start() {
     PAGER.lifecycle.begin(control, Entries { keeper, service });
     PAGER.lifecycle.note_standard_error(&PAGER.kernel);
     if !wanted() {
-        PAGER.lock().ranges = Default::default();
+        PAGER.lock().ranges.clear();
         return;
     }
     PAGER.end_on_panic();

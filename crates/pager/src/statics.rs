@@ -5,7 +5,7 @@
 //! is whole without initialisation. All else that the pager knows is a field of it.
 
 use crate::pager::Pager;
-use ebb_sys::paging::SystemKernel;
+use ebb_sys::system_kernel::SystemKernel;
 
 /// The pager of this process.
 pub static PAGER: Pager<SystemKernel> = Pager::new(SystemKernel::new());

@@ -16,7 +16,6 @@ pub enum What {
     Switch,
     Struck,
     Do,
-    Wakes,
     Time,
     Device,
 }

@@ -30,21 +30,9 @@ impl RamStore {
         }
     }
 
-    /// The same store, on a node.
-    pub fn on_node(mut self, node: Node) -> Self {
-        self.node = Some(node);
-        self
-    }
-
     /// The same store, saying that it rotates.
     pub fn rotating(mut self) -> Self {
         self.rotational = true;
-        self
-    }
-
-    /// The same store, which wants no discards.
-    pub fn without_discard(mut self) -> Self {
-        self.wants_discard = false;
         self
     }
 

@@ -42,6 +42,7 @@ pub mod paging;
 pub mod probe;
 pub mod proc;
 mod process;
+pub mod system_kernel;
 
 pub use io::{aio, blkid, block_device, interruption, kept_fd, peer, ring, signalfd};
 pub use kernel::{clock, file, futex, random, raw, signal};

@@ -1,4 +1,4 @@
-//! Programs of other C libraries: their loaders cannot load the library, and heed LD_PRELOAD all the same.
+//! Programs of other C libraries: their loaders cannot load the library, and follow LD_PRELOAD all the same.
 //! They run unmanaged, and what they start is managed again where its loader is glibc's.
 
 use super::common::{cannot_page, ebb, lacks};

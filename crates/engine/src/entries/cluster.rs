@@ -11,7 +11,7 @@ const _: () = assert!(CLUSTER_ENTRIES.is_multiple_of(BLOCK_PAGES));
 
 /// The processor that may allocate in a cluster. Freeing is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum EntryClusterState {
     /// The cursor of one processor allocates in it.
     Open,
     /// On its group's list of clusters worth opening again.
@@ -38,7 +38,7 @@ pub struct Cluster {
     pub(super) pooled: u16,
     /// No free entry lies before this one.
     hint: u16,
-    pub(super) state: State,
+    pub(super) state: EntryClusterState,
     /// The place in the order in which the shrinker visits the group's clusters.
     pub(super) clock: Option<Stamp>,
     /// The place where the shrinker's visit goes on: it had seen the entries before this one.
@@ -75,7 +75,7 @@ impl Cluster {
             used: 0,
             pooled: 0,
             hint: 0,
-            state: State::Open,
+            state: EntryClusterState::Open,
             clock: None,
             visited: 0,
             second_stamp: None,
@@ -92,7 +92,7 @@ impl Cluster {
         self.group = group;
         self.maker = maker;
         self.hint = 0;
-        self.state = State::Open;
+        self.state = EntryClusterState::Open;
         self.clock = None;
         self.second_stamp = None;
         self.dense = false;

@@ -13,7 +13,7 @@ pub use clock::Visit;
 pub(crate) use cursors::SPARE;
 pub use locked::Locked;
 
-use super::cluster::{CLUSTER_ENTRIES, Cluster, State, Vacated};
+use super::cluster::{CLUSTER_ENTRIES, Cluster, EntryClusterState, Vacated};
 use super::entry_word::EntryWord;
 use super::group::Group;
 use super::numbers::{self, Numbers};
@@ -314,7 +314,7 @@ impl Space {
             if cluster.clock.is_some() {
                 clock.push((Arc::as_ptr(cluster.group()), number));
             }
-            if let State::Partial(_) = cluster.state {
+            if let EntryClusterState::Partial(_) = cluster.state {
                 partial.push((Arc::as_ptr(cluster.group()), number));
             }
         });

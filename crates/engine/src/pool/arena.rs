@@ -33,7 +33,7 @@ pub const OWNER_STRIDE: u32 = LIVE;
 
 /// Which list a window is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum ArenaState {
     /// Of no class.
     Free,
     /// The one its class fills now.
@@ -48,34 +48,34 @@ pub enum State {
     Frozen,
 }
 
-/// A [`State`] in four bytes: the position of a partly free window, or what none has.
+/// A [`ArenaState`] in four bytes: the position of a partly free window, or what none has.
 #[derive(Clone, Copy)]
 struct PackedState(u32);
 
 impl PackedState {
-    const OTHERS: [State; 5] = [
-        State::Free,
-        State::Current,
-        State::Full,
-        State::Draining,
-        State::Frozen,
+    const OTHERS: [ArenaState; 5] = [
+        ArenaState::Free,
+        ArenaState::Current,
+        ArenaState::Full,
+        ArenaState::Draining,
+        ArenaState::Frozen,
     ];
 
-    const fn of(state: State) -> Self {
+    const fn of(state: ArenaState) -> Self {
         let other = match state {
-            State::Partial(position) => return Self(position),
-            State::Free => 0,
-            State::Current => 1,
-            State::Full => 2,
-            State::Draining => 3,
-            State::Frozen => 4,
+            ArenaState::Partial(position) => return Self(position),
+            ArenaState::Free => 0,
+            ArenaState::Current => 1,
+            ArenaState::Full => 2,
+            ArenaState::Draining => 3,
+            ArenaState::Frozen => 4,
         };
         Self(u32::MAX - other)
     }
 
-    fn get(self) -> State {
+    fn get(self) -> ArenaState {
         let other = Self::OTHERS.get((u32::MAX - self.0) as usize);
-        other.copied().unwrap_or(State::Partial(self.0))
+        other.copied().unwrap_or(ArenaState::Partial(self.0))
     }
 }
 
@@ -99,7 +99,7 @@ impl Window {
     /// Of no class.
     const fn free(touched: u8) -> Self {
         Self {
-            state: PackedState::of(State::Free),
+            state: PackedState::of(ArenaState::Free),
             chunks: [NONE; CHUNKS],
             class: 0,
             touched,
@@ -204,17 +204,17 @@ impl Arena {
         self.chunks as usize * CHUNK_BYTES
     }
 
-    pub fn state(&self, at: usize) -> State {
+    pub fn state(&self, at: usize) -> ArenaState {
         self.windows[at].state.get()
     }
-    pub fn set_state(&mut self, at: usize, state: State) {
+    pub fn set_state(&mut self, at: usize, state: ArenaState) {
         self.windows[at].state = PackedState::of(state);
     }
     pub fn class(&self, at: usize) -> Class {
         Class(self.windows[at].class)
     }
     pub fn class_if_any(&self, at: usize) -> Option<Class> {
-        (self.state(at) != State::Free).then(|| self.class(at))
+        (self.state(at) != ArenaState::Free).then(|| self.class(at))
     }
     pub fn used(&self, at: usize) -> usize {
         self.windows[at].used as usize
@@ -229,7 +229,7 @@ impl Arena {
     /// Those of them that new objects may fill: none while the window is frozen.
     pub fn fillable(&self, at: usize) -> i64 {
         match self.state(at) {
-            State::Frozen => 0,
+            ArenaState::Frozen => 0,
             _ => self.holes(at),
         }
     }
@@ -243,9 +243,9 @@ impl Arena {
     /// Gives a free window to a class, as its current one.
     pub fn assign(&mut self, at: usize, class: Class) {
         let window = &mut self.windows[at];
-        debug_assert!(window.state.get() == State::Free && window.used == 0);
+        debug_assert!(window.state.get() == ArenaState::Free && window.used == 0);
         *window = Window {
-            state: PackedState::of(State::Current),
+            state: PackedState::of(ArenaState::Current),
             class: class.0,
             ..Window::free(window.touched)
         };
@@ -393,7 +393,7 @@ impl Arena {
     /// Makes a window give back, from now on, all pages that no live object lies in; how many bytes
     /// that is at once.
     pub fn freeze(&mut self, at: usize, shape: &Shape, memory: &dyn Memory) -> u64 {
-        self.set_state(at, State::Frozen);
+        self.set_state(at, ArenaState::Frozen);
         self.give_back_unused(at, shape, 0..self.touched(at), memory)
     }
 
@@ -448,7 +448,7 @@ impl Arena {
 
     /// Returns a free window's memory; how many bytes.
     pub fn give_back(&mut self, at: usize, memory: &dyn Memory) -> u64 {
-        debug_assert_eq!(self.state(at), State::Free);
+        debug_assert_eq!(self.state(at), ArenaState::Free);
         self.keep_pages(at, 0, memory)
     }
 
@@ -456,7 +456,7 @@ impl Arena {
     pub fn is_idle(&self) -> bool {
         self.windows
             .iter()
-            .all(|w| w.state.get() == State::Free && w.touched == 0)
+            .all(|w| w.state.get() == ArenaState::Free && w.touched == 0)
     }
 
     pub fn check(&self, at: usize, shape: Option<&Shape>) {
@@ -465,7 +465,7 @@ impl Arena {
         assert_eq!(chunks.count(), self.fresh(at).div_ceil(CHUNK));
         let Some(shape) = shape else {
             let is = (window.state.get(), window.used, window.fresh);
-            assert_eq!(is, (State::Free, 0, 0));
+            assert_eq!(is, (ArenaState::Free, 0, 0));
             return;
         };
         let live = (0..window.fresh)
@@ -485,13 +485,13 @@ impl Arena {
         assert_eq!(listed, window.fresh - window.used);
         assert!(window.fresh <= shape.objects);
         let pages = shape.pages(window.fresh as usize);
-        assert!(window.state.get() == State::Frozen || pages <= window.touched as usize);
+        assert!(window.state.get() == ArenaState::Frozen || pages <= window.touched as usize);
         match window.state.get() {
-            State::Free => panic!("a window of a class is marked free"),
-            State::Full => assert_eq!(window.used, shape.objects),
-            State::Current | State::Draining => {}
-            State::Frozen => assert!(window.used > 0),
-            State::Partial(_) => assert!(window.used > 0 && window.used < shape.objects),
+            ArenaState::Free => panic!("a window of a class is marked free"),
+            ArenaState::Full => assert_eq!(window.used, shape.objects),
+            ArenaState::Current | ArenaState::Draining => {}
+            ArenaState::Frozen => assert!(window.used > 0),
+            ArenaState::Partial(_) => assert!(window.used > 0 && window.used < shape.objects),
         }
     }
 }
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_packed_state_is_the_state() {
-        let partial = [0, 1, Handle::MAX_WINDOWS].map(State::Partial);
+        let partial = [0, 1, Handle::MAX_WINDOWS].map(ArenaState::Partial);
         for state in PackedState::OTHERS.into_iter().chain(partial) {
             assert_eq!(PackedState::of(state).get(), state);
         }

@@ -1,6 +1,6 @@
 //! All invariants of a pool at rest.
 
-use super::arena::State;
+use super::arena::ArenaState;
 use super::layout::WINDOWS;
 use super::{Pool, Shard};
 use crate::PAGE_SIZE;
@@ -30,7 +30,7 @@ impl Pool {
                 if let Some(window) = *current {
                     self.with(window, |arena, at| {
                         let is = (arena.state(at), arena.class(at).index());
-                        assert_eq!(is, (State::Current, class));
+                        assert_eq!(is, (ArenaState::Current, class));
                     });
                 }
             }
@@ -45,7 +45,7 @@ impl Pool {
             );
             for (position, &window) in lock(partial).iter().enumerate() {
                 self.with(window, |arena, at| {
-                    assert_eq!(arena.state(at), State::Partial(position as u32));
+                    assert_eq!(arena.state(at), ArenaState::Partial(position as u32));
                     assert_eq!(arena.class(at).index(), class);
                 });
             }

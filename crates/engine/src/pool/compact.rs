@@ -5,7 +5,7 @@
 //! holes, and the pages behind go back. So a class wastes less than a page a window, however many
 //! classes there are and however few objects are left in them.
 
-use super::arena::{Arena, State};
+use super::arena::{Arena, ArenaState};
 use super::class::{Class, Shape};
 use super::layout::WINDOWS;
 use super::{Grow, LOOKED_AT, MAX_OBJECT, OWNER_STRIDE, Object, Pool, first_of_block};
@@ -105,7 +105,7 @@ impl Pool {
         let is_block = self.classes.get(class).codec == Codec::Block;
         let owner = |mark: u32| if is_block { first_of_block(mark) } else { mark };
         let objects = self.with(window, |arena, at| {
-            arena.set_state(at, State::Draining);
+            arena.set_state(at, ArenaState::Draining);
             let live = |object: u8| arena.owner(at, object).map(|mark| (object, owner(mark)));
             (0..arena.fresh(at))
                 .filter_map(|object| live(object as u8))
@@ -174,7 +174,7 @@ impl Pool {
         let arena = arena.as_mut()?;
         let at = victim.window as usize % WINDOWS;
         let is = (arena.state(at), arena.class_if_any(at));
-        let drained = is == (State::Draining, Some(victim.class));
+        let drained = is == (ArenaState::Draining, Some(victim.class));
         drained.then(|| f(arena, at, self.classes.get(victim.class)))
     }
 
@@ -211,9 +211,9 @@ impl Pool {
         let mut partial = lock(&self.partial[victim.class.index()]);
         let emptied = self.while_drained(victim, |arena, at, shape| {
             if arena.is_full(at, shape) {
-                arena.set_state(at, State::Full);
+                arena.set_state(at, ArenaState::Full);
             } else {
-                arena.set_state(at, State::Partial(partial.len() as u32));
+                arena.set_state(at, ArenaState::Partial(partial.len() as u32));
                 partial.push(victim.window);
             }
             arena.used(at) == 0

@@ -6,7 +6,7 @@
 //! last object is freed goes back at once. When no relative is left, windows are thawed: what has holes
 //! can be filled again.
 
-use super::arena::State;
+use super::arena::ArenaState;
 use super::class::Class;
 use super::layout::WINDOWS;
 use super::{GROUP, LEAF, Pool};
@@ -26,7 +26,7 @@ impl Pool {
         let mut empty = Vec::new();
         self.each_window(|window, class| {
             let (given, emptied) = self.with(window, |arena, at| {
-                if arena.state(at) == State::Frozen {
+                if arena.state(at) == ArenaState::Frozen {
                     return (0, false);
                 }
                 self.holes_of(class, window)
@@ -54,7 +54,7 @@ impl Pool {
                 return;
             };
             let at = window as usize % WINDOWS;
-            if arena.state(at) != State::Frozen || arena.class(at) != class {
+            if arena.state(at) != ArenaState::Frozen || arena.class(at) != class {
                 return;
             }
             let shape = self.classes.get(class);
@@ -63,9 +63,9 @@ impl Pool {
             self.holes_of(class, window)
                 .fetch_add(arena.holes(at), Relaxed);
             if arena.is_full(at, shape) {
-                arena.set_state(at, State::Full);
+                arena.set_state(at, ArenaState::Full);
             } else {
-                arena.set_state(at, State::Partial(partial.len() as u32));
+                arena.set_state(at, ArenaState::Partial(partial.len() as u32));
                 partial.push(window);
             }
         });

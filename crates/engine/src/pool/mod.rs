@@ -55,7 +55,7 @@ use crate::entries::Handle;
 use crate::env::Memory;
 use crate::locks::{Guard, LockRank, Ordered, lock};
 use crate::{BLOCK_PAGES, Cpu, EntryId, PAGE_SIZE};
-use arena::{Arena, State};
+use arena::{Arena, ArenaState};
 use class::{CLASSES, Classes, PAGE_CLASSES};
 use layout::WINDOWS;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -395,7 +395,7 @@ impl Pool {
         let more = arena.table_bytes() - tables;
         arena.write(at, shape, place, object.data);
         if arena.is_full(at, shape) {
-            arena.set_state(at, State::Full);
+            arena.set_state(at, ArenaState::Full);
             *current = None;
         }
         let put = &self.shards[shard].put[class.index()];
@@ -448,7 +448,7 @@ impl Pool {
     /// Whether an object lies in a window that a fork froze.
     pub fn is_frozen(&self, handle: Handle) -> bool {
         self.with(handle.window(), |arena, at| {
-            arena.state(at) == State::Frozen
+            arena.state(at) == ArenaState::Frozen
         })
     }
 
@@ -532,7 +532,7 @@ impl Pool {
             let (mut count, mut given) = (0, 0);
             let mut next = Some(first);
             while let Some(handle) = next {
-                if state == State::Frozen {
+                if state == ArenaState::Frozen {
                     given += arena.release_frozen(at, shape, handle.object(), &*self.memory);
                 } else {
                     arena.release(at, handle.object());
@@ -541,13 +541,13 @@ impl Pool {
                 next = handles.next_if(|handle| handle.window() == window);
             }
             let emptied = arena.used(at) == 0;
-            if state == State::Frozen {
+            if state == ArenaState::Frozen {
                 self.bytes.fetch_sub(given, Relaxed);
             } else {
                 self.holes_of(class, window).fetch_add(count, Relaxed);
             }
             self.shard_of(window).freed[class.index()].fetch_add(count, Relaxed);
-            if state == State::Full || emptied && state != State::Current {
+            if state == ArenaState::Full || emptied && state != ArenaState::Current {
                 held.release();
                 self.settle(class, window);
             }

@@ -1,6 +1,6 @@
 //! Windows on their way between classes: which one a class fills next, and where an emptied one goes.
 
-use super::arena::{Arena, State};
+use super::arena::{Arena, ArenaState};
 use super::class::Class;
 use super::layout::WINDOWS;
 use super::{Full, LEAF, LOOKED_AT, Pool, Shard, TOP};
@@ -18,10 +18,10 @@ impl Pool {
         let position = partial.iter().rev().take(LOOKED_AT).position(hole)?;
         let position = partial.len() - 1 - position;
         let found = partial[position];
-        self.with(found, |arena, at| arena.set_state(at, State::Current));
+        self.with(found, |arena, at| arena.set_state(at, ArenaState::Current));
         let pages = self.with(window, |arena, at| {
             if arena.used(at) > 0 {
-                arena.set_state(at, State::Partial(position as u32));
+                arena.set_state(at, ArenaState::Partial(position as u32));
                 return None;
             }
             self.holes_of(class, window)
@@ -51,7 +51,7 @@ impl Pool {
         partial.swap_remove(position);
         if let Some(&other) = partial.get(position) {
             self.with(other, |arena, at| {
-                arena.set_state(at, State::Partial(position as u32))
+                arena.set_state(at, ArenaState::Partial(position as u32))
             });
         }
     }
@@ -63,7 +63,7 @@ impl Pool {
         let mut partial = lock(&self.partial[class.index()]);
         if let Some(window) = partial.pop() {
             // Still under the list's lock: its position there must not outlive it.
-            self.with(window, |arena, at| arena.set_state(at, State::Current));
+            self.with(window, |arena, at| arena.set_state(at, ArenaState::Current));
             return Ok(window);
         }
         drop(partial);
@@ -141,9 +141,9 @@ impl Pool {
             let shape = self.classes.get(class);
             match (arena.state(at), arena.used(at)) {
                 _ if arena.class_if_any(at) != Some(class) => {}
-                (State::Current, _) => {}
+                (ArenaState::Current, _) => {}
                 (state, 0) => {
-                    if let State::Partial(position) = state {
+                    if let ArenaState::Partial(position) = state {
                         moved = Some(position as usize);
                     }
                     self.holes_of(class, window)
@@ -152,8 +152,8 @@ impl Pool {
                     freed = Some(arena.touched(at) > 0);
                     arena.unassign(at);
                 }
-                (State::Full, used) if used < shape.objects as usize => {
-                    arena.set_state(at, State::Partial(partial.len() as u32));
+                (ArenaState::Full, used) if used < shape.objects as usize => {
+                    arena.set_state(at, ArenaState::Partial(partial.len() as u32));
                     partial.push(window);
                 }
                 _ => {}

@@ -3,7 +3,7 @@
 
 use super::Devices;
 use super::cluster::table::{SlotOwner, Table};
-use super::cluster::{Cluster, LISTS, NIL, Owner, State};
+use super::cluster::{Cluster, ClusterState, LISTS, NIL, Owner};
 use super::device::Device;
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -29,7 +29,7 @@ impl Devices {
                 on_list[c.index()],
                 "device {id}: list of cluster {c}"
             );
-            if let State::OffList(Owner::Cpu(_)) = cell.state {
+            if let ClusterState::OffList(Owner::Cpu(_)) = cell.state {
                 assert!(
                     cell.table.is_none() && cell.count == 0,
                     "cluster {c} is twice"
@@ -42,17 +42,19 @@ impl Devices {
                 check_cluster(cluster, c);
                 assert_eq!(cluster.state, said, "cluster {c}");
                 assert!(
-                    cluster.state != State::Full
+                    cluster.state != ClusterState::Full
                         || cluster.table().cached() == 0
                         || device.copies.0.said().is_some(),
                     "device {id}: nobody knows of the copies in cluster {c}"
                 );
                 match cluster.state {
-                    State::OffList(Owner::Cpu(cpu)) => {
+                    ClusterState::OffList(Owner::Cpu(cpu)) => {
                         assert_eq!(cursors, [Some(cpu)], "cluster {c}")
                     }
-                    State::OffList(Owner::Device) => assert_eq!(cursors, [None], "cluster {c}"),
-                    State::OffList(owner) => {
+                    ClusterState::OffList(Owner::Device) => {
+                        assert_eq!(cursors, [None], "cluster {c}")
+                    }
+                    ClusterState::OffList(owner) => {
                         panic!("device {id}: cluster {c} was left with {owner:?}")
                     }
                     _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
@@ -111,12 +113,12 @@ impl Sums {
         let table = cluster.table.as_ref();
         self.used += u32::from(cluster.count - table.map_or(0, |t| t.gone()));
         self.tables += table.map_or(0, Table::bytes);
-        if cluster.state != State::Absent {
+        if cluster.state != ClusterState::Absent {
             self.present += 1;
             self.past_end += past_end;
         }
         self.held += u64::from(cluster.state.is_ours());
-        if table.is_some() && cluster.state != State::Inherited {
+        if table.is_some() && cluster.state != ClusterState::Inherited {
             self.used -= past_end;
         }
     }
@@ -177,7 +179,10 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
         assert!(
             matches!(
                 cluster.state,
-                State::Free | State::Discard | State::Absent | State::OffList(_)
+                ClusterState::Free
+                    | ClusterState::Discard
+                    | ClusterState::Absent
+                    | ClusterState::OffList(_)
             ),
             "cluster {c} is {:?} and has no table",
             cluster.state
@@ -216,9 +221,17 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
             "slot {at} of cluster {c} is flagged but free"
         );
     }
+    check_state(cluster, c, table);
+}
+
+/// The state is that of a cluster with so many slots in use.
+fn check_state(cluster: &Cluster, c: ClusterIndex, table: &Table) {
+    let count = usize::from(cluster.count);
     match cluster.state {
-        State::Free | State::Discard | State::Absent => panic!("empty cluster {c} has a table"),
-        State::NonFull(order) | State::Frag(order) => {
+        ClusterState::Free | ClusterState::Discard | ClusterState::Absent => {
+            panic!("empty cluster {c} has a table")
+        }
+        ClusterState::NonFull(order) | ClusterState::Frag(order) => {
             assert_eq!(order, cluster.order, "order of cluster {c}");
             assert!(
                 0 < count && count < CLUSTER_SLOTS,
@@ -227,14 +240,16 @@ fn check_cluster(cluster: &Cluster, c: ClusterIndex) {
             );
             let window = table.used().window(0, order, 1 << order);
             assert!(
-                !matches!(cluster.state, State::Frag(_)) || window.is_none(),
+                !matches!(cluster.state, ClusterState::Frag(_)) || window.is_none(),
                 "cluster {c} is {:?} and has a place at {window:?}",
                 cluster.state
             );
         }
-        State::Full => assert_eq!(count, CLUSTER_SLOTS, "cluster {c} is not full"),
-        State::Frozen | State::Inherited => assert!(count > 0, "cluster {c} is empty"),
+        ClusterState::Full => assert_eq!(count, CLUSTER_SLOTS, "cluster {c} is not full"),
+        ClusterState::Frozen | ClusterState::Inherited => {
+            assert!(count > 0, "cluster {c} is empty")
+        }
         // One at a cursor may be full: another processor took its last slot.
-        State::OffList(_) => {}
+        ClusterState::OffList(_) => {}
     }
 }

@@ -2,11 +2,11 @@
 //! and goes back to its list.
 
 use super::Devices;
-use super::cluster::{Cluster, FREE, Owner, State, nonfull};
+use super::cluster::{Cluster, ClusterState, FREE, Owner, nonfull};
 use super::device::cursor::Cursor;
 use super::device::{Device, Requeue};
 use super::extent::{Extent, extent};
-use super::per_cpu::{Current, PerCpu, State as CpuState};
+use super::per_cpu::{CpuState, Current, PerCpu};
 use super::request::Request;
 use crate::locks::lock;
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu};
@@ -124,9 +124,9 @@ impl Devices {
         };
         let (c, mut cluster) = device.take_first(list, |cluster| {
             if usize::from(cluster.count) + want.pages == CLUSTER_SLOTS {
-                State::Full
+                ClusterState::Full
             } else {
-                State::OffList(Owner::Cpu(cpu))
+                ClusterState::OffList(Owner::Cpu(cpu))
             }
         })?;
         cluster.release_gone();
@@ -140,8 +140,8 @@ impl Devices {
         let start = device.take_window(&mut cluster, want);
         let full = usize::from(cluster.count) == CLUSTER_SLOTS;
         match (start, cluster.state) {
-            (Some(_), State::Full) if full => {}
-            (Some(start), State::OffList(_)) if !full => {
+            (Some(_), ClusterState::Full) if full => {}
+            (Some(start), ClusterState::OffList(_)) if !full => {
                 let spot = Cursor {
                     cluster: c,
                     next: ((start + (1 << want.order)) % CLUSTER_SLOTS) as u16,
@@ -182,7 +182,7 @@ impl Devices {
         let mut cluster = lock(&cell.cluster);
         // It asks whether the device accepts anything, under the lock that `let_cursors_go` takes: so
         // a device that was told to accept nothing more is left without cursors.
-        if !matches!(cluster.state, State::NonFull(_))
+        if !matches!(cluster.state, ClusterState::NonFull(_))
             || !device.isolate_this(spot.cluster, &mut cluster, owner)
         {
             return;
@@ -279,7 +279,7 @@ impl Current {
 impl Device {
     /// Takes a full cluster of which a folio was freed off its list, for the processor that freed it.
     pub(super) fn take_opened(&self, c: ClusterIndex, cluster: &mut Cluster, cpu: Cpu) -> Current {
-        let to = State::OffList(Owner::Cpu(cpu));
+        let to = ClusterState::OffList(Owner::Cpu(cpu));
         self.set_state(&mut self.lists(), c, cluster, to);
         let spot = Cursor {
             cluster: c,
@@ -305,7 +305,7 @@ impl Device {
         let spot = cursor.as_mut()?;
         let c = spot.cluster;
         let mut cluster = lock(&self.cell(c)?.cluster);
-        debug_assert_eq!(cluster.state, State::OffList(Owner::Device));
+        debug_assert_eq!(cluster.state, ClusterState::OffList(Owner::Device));
         self.open(&mut cluster);
         let found = cluster.take_window(usize::from(spot.next), want.order, want.pages, want.owner);
         match found {

@@ -4,7 +4,7 @@
 
 use super::Devices;
 use super::cluster::runs::{Ends, add_runs};
-use super::cluster::{FROZEN, State};
+use super::cluster::{ClusterState, FROZEN};
 use super::device::drain_progress::Round;
 use super::device::{Device, Patience};
 use super::error::DrainError;
@@ -75,8 +75,8 @@ impl Devices {
         for (c, cell) in device.cells() {
             let mut cluster = lock(&cell.cluster);
             match cluster.state {
-                State::Absent => {}
-                State::Inherited => {
+                ClusterState::Absent => {}
+                ClusterState::Inherited => {
                     device.forget(c, &mut cluster);
                     drop(cluster);
                     lender.stop_reading(c);
@@ -274,7 +274,7 @@ impl Devices {
                 }
             }
         }
-        control.choice.remove(device.id);
+        control.order.remove(device.id);
         control.devices[device.id.index()] = None;
         self.count.0.fetch_sub(1, Relaxed);
         Ok(())
@@ -298,13 +298,16 @@ impl Devices {
             let table = cluster.table.as_ref();
             let done = table.map_or(0, |t| {
                 t.bad()
-                    + if cluster.state == State::Frozen {
+                    + if cluster.state == ClusterState::Frozen {
                         t.gone()
                     } else {
                         0
                     }
             });
-            let busy = matches!(cluster.state, State::OffList(_) | State::Discard);
+            let busy = matches!(
+                cluster.state,
+                ClusterState::OffList(_) | ClusterState::Discard
+            );
             unsettled += u64::from(cluster.count - done).max(u64::from(busy));
         });
         unsettled

@@ -2,7 +2,7 @@
 //! after the lender has made the child a reader of every cluster that the parent held or read.
 
 use super::Devices;
-use super::cluster::{FROZEN, State};
+use super::cluster::{ClusterState, FROZEN};
 use super::device::{Device, Requeue};
 use crate::locks::lock;
 use crate::types::Cpu;
@@ -21,10 +21,10 @@ impl Devices {
                 let mut cluster = lock(&cell.cluster);
                 let ours = matches!(
                     cluster.state,
-                    State::NonFull(_) | State::Frag(_) | State::Full
+                    ClusterState::NonFull(_) | ClusterState::Frag(_) | ClusterState::Full
                 );
                 if ours && !cluster.only_bad() && lender.has_readers(c) {
-                    device.set_state(&mut device.lists(), c, &mut cluster, State::Frozen);
+                    device.set_state(&mut device.lists(), c, &mut cluster, ClusterState::Frozen);
                 }
             }
         }
@@ -44,7 +44,7 @@ impl Devices {
             };
             for (c, cell) in device.cells() {
                 let mut cluster = lock(&cell.cluster);
-                if cluster.state == State::Absent {
+                if cluster.state == ClusterState::Absent {
                     continue;
                 }
                 cluster.release_gone();
@@ -53,7 +53,12 @@ impl Devices {
                     device.count(-(bad as i64));
                 }
                 if cluster.count > 0 {
-                    device.set_state(&mut device.lists(), c, &mut cluster, State::Inherited);
+                    device.set_state(
+                        &mut device.lists(),
+                        c,
+                        &mut cluster,
+                        ClusterState::Inherited,
+                    );
                 } else {
                     device.forget(c, &mut cluster);
                     drop(cluster);
@@ -80,7 +85,7 @@ impl Device {
             }
             let Some(cell) = self.cell(c) else { break };
             let mut cluster = lock(&cell.cluster);
-            if cluster.state == State::Frozen {
+            if cluster.state == ClusterState::Frozen {
                 cluster.release_gone();
                 self.settle(c, &mut cluster, Requeue::AfterFree);
                 thawed += 1;

@@ -9,13 +9,11 @@
 
 use super::Devices;
 use super::cluster::table::SlotOwner;
-use super::cluster::{Cluster, ClusterGuard, Owner, State};
+use super::cluster::{Cluster, ClusterGuard, ClusterState, Owner};
 use super::device::{Device, Requeue};
 use super::error::FreeError;
 use super::extent::{Extent, order_of};
-use super::per_cpu::{
-    Current, RETURNS, RETURNS_LEFT, RETURNS_WAKE, Returned, Returns, State as CpuState,
-};
+use super::per_cpu::{CpuState, Current, RETURNS, RETURNS_LEFT, RETURNS_WAKE, Returned, Returns};
 use crate::locks::lock;
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, EntryId, SlotIndex};
 use std::sync::Arc;
@@ -62,7 +60,7 @@ impl Devices {
                 return Ok(());
             }
             cluster.set_gone(at);
-            if cluster.state == State::Frozen {
+            if cluster.state == ClusterState::Frozen {
                 return Ok(());
             }
         }
@@ -117,7 +115,7 @@ impl Devices {
             drop(guard);
             return self.free_in_current(device, owner, extent);
         };
-        let full = cluster.state == State::Full;
+        let full = cluster.state == ClusterState::Full;
         let freed = release(&mut cluster, extent);
         per_cpu.count(state, extent.device, -freed);
         if full && order == usize::from(cluster.order) && self.is_opened(device, &mut cluster) {
@@ -128,7 +126,7 @@ impl Devices {
             }
         }
         let unread = device.freed(c, &mut cluster);
-        let emptied = cluster.state == State::Discard;
+        let emptied = cluster.state == ClusterState::Discard;
         drop(cluster);
         self.after_free(device, c, unread, emptied);
         Ok(())
@@ -165,7 +163,7 @@ impl Devices {
             owned(cluster, owner, extent)?;
             device.count(-release(cluster, extent));
             let unread = device.freed(c, cluster);
-            Ok((unread, cluster.state == State::Discard))
+            Ok((unread, cluster.state == ClusterState::Discard))
         });
         let (unread, emptied) = outcome.ok_or(twice(extent, 0, owner, None))??;
         self.after_free(&device, c, unread, emptied);
@@ -197,7 +195,7 @@ impl Devices {
             let c = first.slot.cluster();
             let Some(cell) = device.cell(c) else { continue };
             let mut cluster = lock(&cell.cluster);
-            if cluster.state == State::Frozen || cluster.table.is_none() {
+            if cluster.state == ClusterState::Frozen || cluster.table.is_none() {
                 continue;
             }
             let mut freed = false;
@@ -209,7 +207,7 @@ impl Devices {
                 }
             }
             let unread = freed && device.freed(c, &mut cluster);
-            let emptied = cluster.state == State::Discard;
+            let emptied = cluster.state == ClusterState::Discard;
             drop(cluster);
             self.after_free(device, c, unread, emptied);
         }
@@ -299,7 +297,7 @@ fn find(
 ) -> Result<Option<ClusterGuard<'_>>, FreeError> {
     let cell = device.cell(c).ok_or(twice(extent, 0, owner, None))?;
     let cluster = lock(&cell.cluster);
-    if let State::OffList(Owner::Cpu(_)) = cluster.state {
+    if let ClusterState::OffList(Owner::Cpu(_)) = cluster.state {
         return Ok(None);
     }
     owned(&cluster, owner, extent)?;
@@ -341,7 +339,7 @@ fn owned(cluster: &Cluster, owner: EntryId, extent: Extent) -> Result<(), FreeEr
 #[inline]
 fn release(cluster: &mut Cluster, extent: Extent) -> i64 {
     let (start, len) = (extent.start.within(), usize::from(extent.len));
-    let frozen = cluster.state == State::Frozen;
+    let frozen = cluster.state == ClusterState::Frozen;
     if !frozen && cluster.table().all_good(start, len) {
         cluster.release(start, len);
         return len as i64;

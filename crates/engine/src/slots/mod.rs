@@ -108,7 +108,7 @@ pub trait CacheReclaim: Send + Sync {
 
 struct Control {
     devices: [Option<Arc<Device>>; MAX_DEVICES],
-    choice: DeviceOrder,
+    order: DeviceOrder,
 }
 
 /// All devices of one engine.
@@ -141,7 +141,7 @@ impl Devices {
             cpus: (0..cpus).map(|_| PerCpu::new()).collect(),
             control: Ordered::new(Control {
                 devices: std::array::from_fn(|_| None),
-                choice: DeviceOrder::new(options.choice, nodes.unwrap_or(1)),
+                order: DeviceOrder::new(options.choice, nodes.unwrap_or(1)),
             }),
             topology,
             reclaim: OnceLock::new(),
@@ -191,7 +191,7 @@ impl Devices {
             lender,
             self.in_flight.clone(),
         ));
-        control.choice.add(id, spec.priority, device.node);
+        control.order.add(id, spec.priority, device.node);
         for cpu in &self.cpus {
             cpu.reset(id);
             lock(&cpu.state).devices[id.index()] = Some(device.clone());
@@ -310,7 +310,7 @@ impl Devices {
             let owner = table.used_owner(at);
             if let Some(owner) = owner.filter(|owner| !owner.gone() && !owner.bad()) {
                 table.set(at, owner.as_cached(yes));
-                if yes && cluster.state == cluster::State::Full {
+                if yes && cluster.state == cluster::ClusterState::Full {
                     device.copies.0.say();
                 }
             }
@@ -348,7 +348,7 @@ impl Devices {
                 slots: d.slots,
                 used: self.used(d),
                 bad: d.bad(),
-                priority: control.choice.priority(d.id),
+                priority: control.order.priority(d.id),
                 node: d.node,
                 accepting: d.accepting(),
                 errors: d.failed.load(Relaxed),

@@ -7,7 +7,7 @@
 //! makes room for every owner again ([`Device::open`]), once for the many slots that are free there.
 
 use super::Devices;
-use super::cluster::{Cluster, Owner, State};
+use super::cluster::{Cluster, ClusterState, Owner};
 use super::device::Device;
 use crate::locks::{lock, try_lock};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -69,7 +69,7 @@ impl Device {
             return false;
         };
         let at_rest =
-            cluster.state.list().is_some() || cluster.state == State::OffList(Owner::Device);
+            cluster.state.list().is_some() || cluster.state == ClusterState::OffList(Owner::Device);
         at_rest && self.pack_this(&mut cluster)
     }
 

@@ -111,7 +111,7 @@ impl Returns {
 }
 
 /// The guarded part.
-pub(super) struct State {
+pub(super) struct CpuState {
     /// One for each order.
     pub current: [Option<Current>; ORDERS],
     /// One for each order of folios: a full cluster that this processor has opened by freeing a
@@ -131,7 +131,7 @@ pub(super) struct State {
     pub devices: [Option<Arc<Device>>; MAX_DEVICES],
 }
 
-impl State {
+impl CpuState {
     /// All clusters in this processor's hands.
     pub fn in_hand(&mut self) -> impl Iterator<Item = &mut Option<Current>> {
         self.current.iter_mut().chain(&mut self.opened)
@@ -147,7 +147,7 @@ impl State {
 /// One processor's set; alone on its cache lines.
 #[repr(align(128))]
 pub(super) struct PerCpu {
-    pub state: Ordered<State, { LockRank::Cpu as usize }>,
+    pub state: Ordered<CpuState, { LockRank::Cpu as usize }>,
     /// Slots taken and given back with the lock of `state` held, per device. Read without it.
     used: [UsageCount; MAX_DEVICES],
 }
@@ -155,7 +155,7 @@ pub(super) struct PerCpu {
 impl PerCpu {
     pub fn new() -> Self {
         Self {
-            state: Ordered::new(State {
+            state: Ordered::new(CpuState {
                 current: [const { None }; ORDERS],
                 opened: [const { None }; ORDERS],
                 rotating: [None; ORDERS],
@@ -170,7 +170,7 @@ impl PerCpu {
     }
 
     /// Counts slots taken (or freed, if negative), with the lock held; so nobody else writes.
-    pub fn count(&self, _held: &State, device: DeviceId, slots: i64) {
+    pub fn count(&self, _held: &CpuState, device: DeviceId, slots: i64) {
         self.used[device.index()].add_alone(slots);
     }
 

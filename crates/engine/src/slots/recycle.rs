@@ -12,9 +12,9 @@
 
 use super::Devices;
 use super::cluster::table::SlotOwner;
-use super::cluster::{Cluster, State as ClusterState};
+use super::cluster::{Cluster, ClusterState};
 use super::extent::{Extent, extent};
-use super::per_cpu::{PerCpu, State};
+use super::per_cpu::{CpuState, PerCpu};
 use super::request::Request;
 use crate::locks::lock;
 use crate::types::{CLUSTER_SLOTS, Cpu};
@@ -34,7 +34,7 @@ impl Devices {
     pub(super) fn recycle(
         &self,
         per_cpu: &PerCpu,
-        state: &mut State,
+        state: &mut CpuState,
         want: Request,
     ) -> Option<Extent> {
         if want.pages != 1 {

@@ -7,7 +7,7 @@
 //! through.
 
 use super::Devices;
-use super::cluster::{Cluster, FULL, Owner, State, frag, nonfull};
+use super::cluster::{Cluster, ClusterState, FULL, Owner, frag, nonfull};
 use super::device::{Device, Requeue};
 use super::extent::{Extent, ExtentList, extent};
 use super::request::Request;
@@ -143,12 +143,18 @@ impl Device {
             return None;
         }
         match cluster.state {
-            State::Absent | State::Discard | State::Frozen | State::Inherited => return None,
-            State::OffList(Owner::Discarding) => return None,
-            State::Free | State::Full | State::NonFull(_) | State::Frag(_) => {}
-            State::OffList(Owner::Cpu(_) | Owner::Device | Owner::Scan) => {}
+            ClusterState::Absent
+            | ClusterState::Discard
+            | ClusterState::Frozen
+            | ClusterState::Inherited => return None,
+            ClusterState::OffList(Owner::Discarding) => return None,
+            ClusterState::Free
+            | ClusterState::Full
+            | ClusterState::NonFull(_)
+            | ClusterState::Frag(_) => {}
+            ClusterState::OffList(Owner::Cpu(_) | Owner::Device | Owner::Scan) => {}
         }
-        if cluster.state == State::Free {
+        if cluster.state == ClusterState::Free {
             cluster.order = want.order;
         }
         let released = cluster.release_gone();
@@ -241,7 +247,7 @@ impl Device {
             let mut cluster = lock(&cell.cluster);
             // With the lock held throughout no place for its order comes about.
             let requeue = match cluster.state {
-                State::Frag(_) => Requeue::AfterScan,
+                ClusterState::Frag(_) => Requeue::AfterScan,
                 _ => Requeue::AfterFree,
             };
             if !self.isolate_this(c, &mut cluster, Owner::Scan) {

@@ -2,7 +2,7 @@
 
 use super::Devices;
 use super::cluster::bitmap::Bitmap;
-use super::cluster::{Cluster, ClusterGuard, Owner, State, frag, nonfull};
+use super::cluster::{Cluster, ClusterGuard, ClusterState, Owner, frag, nonfull};
 use super::device::cursor::Cursor;
 use super::device::device_order::OrderedDevices;
 use super::device::in_flight::{LOOKS, More};
@@ -175,7 +175,7 @@ impl Devices {
 
     fn order(&self, cpu: Cpu) -> OrderedDevices {
         let cpu = self.own_set(cpu);
-        lock(&self.control).choice.order(self.topology.node(cpu))
+        lock(&self.control).order.order(self.topology.node(cpu))
     }
 
     /// The device, where there is one alone: nothing to choose, and no lock of all processors to
@@ -380,7 +380,7 @@ impl Devices {
         requeue: Requeue,
     ) {
         device.settle(c, cluster, requeue);
-        if cluster.state == State::Discard {
+        if cluster.state == ClusterState::Discard {
             self.want_work();
         }
     }
@@ -396,7 +396,7 @@ impl Devices {
         let cell = device.cell(c)?;
         loop {
             let mut cluster = lock(&cell.cluster);
-            let State::OffList(Owner::Cpu(cpu)) = cluster.state else {
+            let ClusterState::OffList(Owner::Cpu(cpu)) = cluster.state else {
                 return Some(f(&mut cluster));
             };
             drop(cluster);

@@ -1,7 +1,7 @@
 //! Taking slots and devices out of service, and devices into it again.
 
 use super::cluster::table::SlotOwner;
-use super::cluster::{Cluster, State};
+use super::cluster::{Cluster, ClusterState};
 use super::device::Device;
 use super::error::SlotError;
 use super::extent::Extent;
@@ -133,7 +133,7 @@ impl Device {
 
     /// Takes a slot out of service, if it is in use.
     fn take_out(&self, cluster: &mut Cluster, at: usize) -> TakenOut {
-        let inherited = cluster.state == State::Inherited;
+        let inherited = cluster.state == ClusterState::Inherited;
         let Some(table) = &mut cluster.table else {
             return TakenOut::Done;
         };

@@ -20,11 +20,11 @@ const LONG: Duration = Duration::from_millis(4);
 /// The slot for the state of background work between its steps: taken out by the thread that works, and
 /// put back. Nothing is locked meanwhile.
 pub struct BackgroundSlot {
-    state: Mutex<State>,
-    told: Condvar,
+    state: Mutex<BackgroundState>,
+    changed: Condvar,
 }
 
-struct State {
+struct BackgroundState {
     background: Option<Box<Background>>,
     /// Steps done, and who waits for the next to be.
     steps: u64,
@@ -34,12 +34,12 @@ struct State {
 impl BackgroundSlot {
     pub fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(BackgroundState {
                 background: Some(Box::new(Background::new())),
                 steps: 0,
                 waiting: 0,
             }),
-            told: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
@@ -67,10 +67,10 @@ impl BackgroundSlot {
         self.tell(lock(&self.state));
     }
 
-    fn tell(&self, mut state: crate::sync::MutexGuard<'_, State>) {
+    fn tell(&self, mut state: crate::sync::MutexGuard<'_, BackgroundState>) {
         state.steps += 1;
         if state.waiting > 0 {
-            notify_all(&self.told);
+            notify_all(&self.changed);
         }
     }
 
@@ -83,7 +83,7 @@ impl BackgroundSlot {
         let mut soon = true;
         state.waiting += 1;
         while soon && state.background.is_none() && state.steps == steps {
-            (state, soon) = wait_at_most(&self.told, &self.state, state, LONG);
+            (state, soon) = wait_at_most(&self.changed, &self.state, state, LONG);
         }
         state.waiting -= 1;
         soon

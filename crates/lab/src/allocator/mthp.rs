@@ -191,9 +191,9 @@ trait PageAllocator {
     }
 }
 
-struct Rival(Box<dyn SlotAllocator>);
+struct Baseline(Box<dyn SlotAllocator>);
 
-impl PageAllocator for Rival {
+impl PageAllocator for Baseline {
     fn place(&mut self, _: usize, order: u8, slots: &mut Vec<u32>) -> Option<u64> {
         let start = self.0.allocate(order)?;
         slots.extend(start..start + (1 << order));
@@ -312,8 +312,8 @@ impl Run {
             moved: moved.clone(),
         };
         let place: Box<dyn PageAllocator> = match allocator {
-            Allocator::Legacy => Box::new(Rival(Box::new(Legacy::new(SLOTS)))),
-            Allocator::FreeOnly => Box::new(Rival(Box::new(FreeOnly::new(SLOTS)))),
+            Allocator::Legacy => Box::new(Baseline(Box::new(Legacy::new(SLOTS)))),
+            Allocator::FreeOnly => Box::new(Baseline(Box::new(FreeOnly::new(SLOTS)))),
             kind => Box::new(Ebb::new(kind, mover)),
         };
         let random = Random::new(seed);

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use ebb_engine::random::Random;
 
-    fn exercise(rival: &mut dyn SlotAllocator, slots: u32) {
+    fn exercise(baseline: &mut dyn SlotAllocator, slots: u32) {
         let mut random = Random::new(7);
         let mut held: Vec<(u32, u32)> = Vec::new();
         let mut used = vec![false; slots as usize];
@@ -297,7 +297,7 @@ mod tests {
         for _ in 0..20_000 {
             if random.below(2) == 0 {
                 let order = [0, 0, 2, 4, 9][random.below(5)];
-                if let Some(start) = rival.allocate(order) {
+                if let Some(start) = baseline.allocate(order) {
                     assert_eq!(start % (1 << order), 0);
                     for slot in &mut used[start as usize..start as usize + (1 << order)] {
                         assert!(!std::mem::replace(slot, true));
@@ -309,10 +309,10 @@ mod tests {
             } else if !held.is_empty() {
                 let (start, pages) = held.swap_remove(random.below(held.len()));
                 used[start as usize..(start + pages) as usize].fill(false);
-                rival.free(start, pages);
+                baseline.free(start, pages);
             }
             assert_eq!(
-                rival.free_slots() as usize,
+                baseline.free_slots() as usize,
                 used.iter().filter(|u| !**u).count()
             );
         }

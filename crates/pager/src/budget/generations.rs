@@ -32,6 +32,12 @@ impl Generations {
         }
     }
 
+    /// The youngest has begun, and no more begin than there are. Under the lock of the state, as forks are.
+    pub fn check(&self) {
+        let begun = self.begun.load(Relaxed);
+        assert!(self.youngest().0 < begun && begun <= COUNT);
+    }
+
     /// Where pages are stored now.
     pub fn youngest(&self) -> GroupId {
         GroupId(self.youngest.load(Relaxed))

@@ -222,21 +222,21 @@ mod tests {
     /// The share that it comes to when ranks come from `rank`, for 8000 resident pages and a pool of
     /// as many frames, two pages in each.
     fn settles(rank: impl Fn(usize, usize) -> usize) -> usize {
-        let (mut balance, costs, budget) = (PoolSplit::new(), Costs::new(), 16_000);
+        let (mut split, costs, budget) = (PoolSplit::new(), Costs::new(), 16_000);
         let mut random = Random::new(1);
         for _ in 0..400 {
-            let pool = balance.limit(budget, budget);
+            let pool = split.limit(budget, budget);
             let resident = budget - pool;
             for _ in 0..2000 {
                 let pages = rank(random.below(1 << 31), resident);
                 if pages > 0 {
-                    balance.record_refault(pages, resident);
+                    split.record_refault(pages, resident);
                 }
             }
-            balance.adjust(resident, pool, 32, budget, &costs);
-            balance.check();
+            split.adjust(resident, pool, 32, budget, &costs);
+            split.check();
         }
-        balance.share
+        split.share
     }
 
     #[test]
@@ -261,21 +261,21 @@ mod tests {
 
     #[test]
     fn little_is_learnt_from_few_faults() {
-        let mut balance = PoolSplit::new();
+        let mut split = PoolSplit::new();
         for _ in 0..ENOUGH - 1 {
-            balance.record_refault(0, 8000);
+            split.record_refault(0, 8000);
         }
-        assert!(!balance.adjust(8000, 8000, 32, 16_000, &Costs::new()));
-        assert_eq!(balance.share, FIRST);
-        assert_eq!(balance.limit(16_000, 4_000), 13_000);
+        assert!(!split.adjust(8000, 8000, 32, 16_000, &Costs::new()));
+        assert_eq!(split.share, FIRST);
+        assert_eq!(split.limit(16_000, 4_000), 13_000);
     }
 
     /// Windows of faults, all of pages of this rank, until the share is another: at most `most`.
-    fn windows(balance: &mut PoolSplit, rank: impl Fn(usize) -> usize, most: usize) -> usize {
+    fn windows(split: &mut PoolSplit, rank: impl Fn(usize) -> usize, most: usize) -> usize {
         let (resident, pool) = (3_000, 13_000);
         let moved = |window: &usize| {
-            (0..ENOUGH).for_each(|_| balance.record_refault(rank(*window), resident));
-            balance.adjust(resident, pool, 32, 16_000, &Costs::new())
+            (0..ENOUGH).for_each(|_| split.record_refault(rank(*window), resident));
+            split.adjust(resident, pool, 32, 16_000, &Costs::new())
         };
         (0..most).find(moved).unwrap_or(most)
     }
@@ -294,18 +294,18 @@ mod tests {
     fn alternating_ranks_do_not_move_the_split() {
         // Now of pages that just left, now of those that left before all that the pool can hold.
         let rank = |window| if window % 2 == 0 { 1 } else { 40_000 };
-        let mut balance = PoolSplit::new();
-        balance.share = FIRST / 2;
-        assert_eq!(windows(&mut balance, rank, 1_000), 1_000);
+        let mut split = PoolSplit::new();
+        split.share = FIRST / 2;
+        assert_eq!(windows(&mut split, rank, 1_000), 1_000);
     }
 
     #[test]
     fn a_limit_that_is_far_off_is_left_alone() {
         // All pages that are out left within a sixteenth of the pool's limit.
-        let mut balance = PoolSplit::new();
+        let mut split = PoolSplit::new();
         for _ in 0..1_000 {
-            (0..ENOUGH).for_each(|_| balance.record_refault(7_000, 8_000));
-            assert!(!balance.adjust(8_000, 800, 32, 16_000, &Costs::new()));
+            (0..ENOUGH).for_each(|_| split.record_refault(7_000, 8_000));
+            assert!(!split.adjust(8_000, 800, 32, 16_000, &Costs::new()));
         }
     }
 

@@ -72,9 +72,9 @@ struct Inner {
     seen: Option<u64>,
     /// The change of devices that answers belong to.
     asked: Option<u64>,
-    told: Time,
+    reported: Time,
     /// The time when it was last told how full each cluster is.
-    map_told: Time,
+    map_reported: Time,
 }
 
 /// Memory, as the place of pages that find none on devices.
@@ -115,8 +115,8 @@ impl DeviceSet {
                 closing: Vec::with_capacity(MAX_DEVICES),
                 seen: None,
                 asked: None,
-                told: Time::ZERO,
-                map_told: Time::ZERO,
+                reported: Time::ZERO,
+                map_reported: Time::ZERO,
             }),
         };
         set.follow(&mut set.lock(), member)?;
@@ -177,7 +177,7 @@ impl DeviceSet {
 
     /// After a fork, on either side, when the engine knows of it: what is written from now on has keys of
     /// its own.
-    pub fn part(&self, is_child: bool) {
+    pub fn rotate_keys(&self, is_child: bool) {
         let inner = self.lock();
         let marks = inner.attached.iter().filter_map(|a| a.marks.as_deref());
         if let Some(keys) = &self.keys {
@@ -289,13 +289,13 @@ impl DeviceSet {
             member.message(&format!("the swap devices cannot be looked at: {why}"));
         }
         self.close(inner, member);
-        let busy = self.leave(inner, member, swap, cpu, &now, memory);
-        if busy || now() - inner.told > TELL {
-            inner.told = now();
+        let busy = self.drain_leaving(inner, member, swap, cpu, &now, memory);
+        if busy || now() - inner.reported > TELL {
+            inner.reported = now();
             self.tell(inner, member);
         }
-        if now() - inner.map_told > TELL_MAP && member.map_is_wanted() {
-            inner.map_told = now();
+        if now() - inner.map_reported > TELL_MAP && member.map_is_wanted() {
+            inner.map_reported = now();
             for attached in &inner.attached {
                 let fills = self.devices.cluster_fills(attached.id);
                 member.report_fills(attached.row, fills.into_iter());
@@ -390,7 +390,7 @@ impl DeviceSet {
     }
 
     /// Moves pages away from devices that are to go, for a while; whether there is more to do.
-    fn leave(
+    fn drain_leaving(
         &self,
         inner: &mut Inner,
         member: &Member,

@@ -18,7 +18,7 @@
 //! more for each of a unit's, for a moment.
 
 use crate::eviction::reclaimer::Reclaimer;
-use crate::map::mask::{ones, places, runs};
+use crate::map::mask::{ones, runs, set_bits};
 use crate::map::page_map::{Mask, UNIT, UNIT_BYTES, UnitNumber};
 use crate::map::ranges::{Ranges, WayOut};
 use crate::process::base::Locked;
@@ -386,7 +386,7 @@ impl<K: Kernel> Reclaimer<K> {
             shifted.moved |= left << first;
             // They may have been written since they were copied first.
             shifted.opened |= (ones(0, len) & !left) << first;
-            for at in places(ones(0, len) & !left) {
+            for at in set_bits(ones(0, len) & !left) {
                 let offset = at * PAGE_SIZE;
                 if self.copy_run(worker, from + offset, to + offset, 1, &mut shifted) != 0 {
                     shifted.moved |= 1 << (first + at);

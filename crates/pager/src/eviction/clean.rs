@@ -25,7 +25,7 @@
 //! only read its devices ([`crate::syscalls::user_change`]) keeps all that are there: nothing goes back to them.
 
 use crate::eviction::reclaimer::Reclaimer;
-use crate::map::mask::{ones, places};
+use crate::map::mask::{ones, set_bits};
 use crate::map::page_map::{ADDRESSES, Mask, Page, PageNumber, UNIT};
 use crate::process::state::State;
 use crate::reclaim::freeing::Freeing;
@@ -70,7 +70,7 @@ impl<K: Kernel> Reclaimer<K> {
             let Some(first) = next else { return };
             let pages = UNIT - first.within();
             let shared = self.look(first.address(), pages).shared;
-            for page in places(!shared & ones(0, pages)).map(|i| first.plus(i)) {
+            for page in set_bits(!shared & ones(0, pages)).map(|i| first.plus(i)) {
                 let address = page.address();
                 state
                     .pages
@@ -104,7 +104,7 @@ impl<K: Kernel> Reclaimer<K> {
     pub fn uncache(&self, copies: &Copies, left: Mask, clean: Mask) -> Copies {
         let mut rest = *copies;
         let mut freeing = Freeing::default();
-        for i in places(left) {
+        for i in set_bits(left) {
             let Some(entry) = rest[i] else { continue };
             if clean >> i & 1 != 0 && self.swap.uncache(entry) {
                 self.counters().clean_reuse.add(1);

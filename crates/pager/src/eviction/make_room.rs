@@ -223,8 +223,8 @@ impl<K: Kernel> Reclaimer<K> {
         for _ in 0..4 * pages.div_ceil(UNIT) {
             {
                 let mut state = self.lock();
-                if self.release_until(&mut state, |account, used| {
-                    account.reserve(self.member, used, pages as i64)
+                if self.release_until(&mut state, |charge, used| {
+                    charge.reserve(self.member, used, pages as i64)
                 }) {
                     return true;
                 }

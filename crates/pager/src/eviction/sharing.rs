@@ -50,12 +50,13 @@ const COPY_AFTER: Duration = Duration::from_millis(20);
 
 impl<K: Kernel> Reclaimer<K> {
     /// A fault has waited for room for so long: lets shared pages be evicted, once each time
-    /// [`COPY_AFTER`] has passed; `rounds` counts how often it was.
-    pub fn evict_shared(&self, waited: Duration, rounds: &mut u32) {
-        if self.shared_may_leave() && waited >= COPY_AFTER * (*rounds + 1) {
-            *rounds += 1;
+    /// [`COPY_AFTER`] has passed; `rounds` is how often it was. How often that makes.
+    pub fn evict_shared(&self, waited: Duration, rounds: u32) -> u32 {
+        if self.shared_may_leave() && waited >= COPY_AFTER * (rounds + 1) {
             self.lock().protection.allow_copies(COPY_UNITS);
+            return rounds + 1;
         }
+        rounds
     }
 
     /// Whether pages that relatives share may be evicted: where there is a device.

@@ -5,7 +5,7 @@
 
 use crate::eviction::make_room::Step;
 use crate::eviction::reclaimer::Reclaimer;
-use crate::map::mask::places;
+use crate::map::mask::set_bits;
 use crate::map::page_map::UNIT;
 use crate::process::base::Locked;
 use crate::process::worker::Worker;
@@ -41,7 +41,7 @@ impl<K: Kernel> Reclaimer<K> {
             // SAFETY: the frame is present and in transit: nobody but this thread uses it.
             unsafe { &*((storing.address + i * PAGE_SIZE) as *const PageBytes) }
         };
-        let pages: ArrayVec<&PageBytes, UNIT> = places(storing.frames).map(content).collect();
+        let pages: ArrayVec<&PageBytes, UNIT> = set_bits(storing.frames).map(content).collect();
         let mut entries = [None; UNIT];
         let stored = self.store_pages(&pages, &mut entries[..pages.len()], storing.is_unit);
 

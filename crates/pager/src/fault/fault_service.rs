@@ -44,6 +44,7 @@ impl<K: Kernel> FaultService<K> {
     /// The invariants of this layer and of all under it.
     pub fn check(&self, state: &State) {
         self.reclaimer.check(state);
+        self.stall.check();
         let zeros = self.zeros(UNIT).as_flattened();
         assert!(zeros.iter().all(|byte| *byte == 0), "zeros are written");
     }

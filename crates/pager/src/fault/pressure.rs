@@ -77,12 +77,12 @@ impl Pressure {
 
 /// The keeper's window, of which it finds `full`.
 #[derive(Default)]
-pub struct Window {
+pub struct PressureWindow {
     /// The figures at its beginning: the time, `some`, and the processor time of the program.
     began: Option<(Time, u64, Duration)>,
 }
 
-impl Window {
+impl PressureWindow {
     /// A window ends and the next begins: nanoseconds to add to `full`. `some` is in nanoseconds.
     pub fn turn(&mut self, now: Time, some: u64, ran: Option<Duration>) -> u64 {
         let ends = ran.map(|ran| (now, some, ran));
@@ -150,7 +150,7 @@ mod tests {
         let ms = Duration::from_millis;
         // Of a window of 20 ms.
         let full = |some: u64, ran: u64| {
-            let mut window = Window::default();
+            let mut window = PressureWindow::default();
             assert_eq!(window.turn(ms(100), 5_000_000, Some(ms(7))), 0);
             let full = window.turn(ms(120), 5_000_000 + some * 1_000_000, Some(ms(7 + ran)));
             full / 1_000_000
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(full(20, 20), 0, "another always runs");
         assert_eq!(full(12, 13), 7, "another runs now and then");
         assert_eq!(full(12, 40), 0, "two others run");
-        let mut window = Window::default();
+        let mut window = PressureWindow::default();
         assert_eq!(window.turn(ms(0), 0, Some(ms(0))), 0);
         assert_eq!(window.turn(ms(20), 9, None), 0, "nobody says what ran");
         assert_eq!(

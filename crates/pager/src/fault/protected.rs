@@ -57,8 +57,8 @@ impl<K: Kernel> FaultService<K> {
 
     /// Charges copies that the kernel is about to make; spent frames are given back for them.
     fn charge_copies(&self, state: &mut State, copies: u32) -> bool {
-        self.release_until(state, |account, used| {
-            account.reserve_copies(self.member, used, copies.into())
+        self.release_until(state, |charge, used| {
+            charge.reserve_copies(self.member, used, copies.into())
         })
     }
 

@@ -82,7 +82,7 @@ impl<K: Kernel> FaultService<K> {
                 }
             });
             self.waits_for_others();
-            self.evict_shared(self.now() - waits.begin, &mut waits.copies);
+            waits.copies = self.evict_shared(self.now() - waits.begin, waits.copies);
             self.kernel.follow_user();
             self.wanted_room(wanted);
             // They may be older, and what they are brought is not to be taken from them meanwhile.

@@ -147,7 +147,7 @@ impl Watch {
 }
 
 /// The state of a service thread from turn to turn.
-struct Turn {
+struct ServiceTurn {
     worker: Worker,
     watch: Watch,
     /// Waits in a row in which no fault came.
@@ -161,7 +161,7 @@ impl<K: Kernel> FaultService<K> {
     pub fn run_service(&self, index: usize) -> ! {
         let me = self.services.service(index);
         self.services.begin(me);
-        let mut turn = Turn {
+        let mut turn = ServiceTurn {
             worker: Worker::new(self.kernel),
             watch: Watch::new(self.now()),
             quiet: 0,
@@ -173,7 +173,7 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// One turn of a service thread: reads faults and serves them, or waits for some.
-    fn service_turn(&self, me: &Service, turn: &mut Turn) {
+    fn service_turn(&self, me: &Service, turn: &mut ServiceTurn) {
         me.until_woken(self.kernel);
         let mut buffer = [Fault::default(); BATCH];
         // Without asking first: a thread that was woken often faults again before this one has the
@@ -194,7 +194,7 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// No fault was there: waits for one, or falls asleep.
-    fn wait_for_faults(&self, me: &Service, turn: &mut Turn) {
+    fn wait_for_faults(&self, me: &Service, turn: &mut ServiceTurn) {
         if turn.watch.nothing(self, me) && !self.services.shares() {
             return self.fall_asleep(me, turn);
         }
@@ -217,7 +217,7 @@ impl<K: Kernel> FaultService<K> {
 
     /// Sleeps until woken, without the memory that it needs while it serves. A thread that has put faults down for
     /// later stays awake: nobody else knows of them.
-    fn fall_asleep(&self, me: &Service, turn: &mut Turn) {
+    fn fall_asleep(&self, me: &Service, turn: &mut ServiceTurn) {
         if turn.worker.deferred() == 0 {
             if std::mem::take(&mut turn.served) {
                 turn.worker.give_buffer_back(self.kernel);
@@ -230,7 +230,7 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// Serves faults that were read together, and makes room ahead of need.
-    fn serve_all(&self, me: &Service, turn: &mut Turn, faults: &[Fault]) {
+    fn serve_all(&self, me: &Service, turn: &mut ServiceTurn, faults: &[Fault]) {
         self.check_origin(faults);
         turn.served = true;
         turn.quiet = 0;
@@ -292,7 +292,7 @@ mod tests {
         let (process, now) = (machine.process, machine.process.now());
         let me = process.services.service(1);
         process.services.wake(me);
-        let mut turn = Turn {
+        let mut turn = ServiceTurn {
             worker: Worker::new(machine.kernel),
             watch: Watch::new(now),
             quiet: 0,

@@ -195,7 +195,7 @@ impl<K: Kernel> Pager<K> {
         child: Option<i32>,
     ) {
         process.swap.fork_parent();
-        process.swap_space.devices.part(false);
+        process.swap_space.devices.rotate_keys(false);
         process.swap_space.generations.begin(process.swap);
         process.joins_family();
         self.shared_pages.begin(&mut locked.protection);

@@ -51,7 +51,7 @@ impl<K: Kernel> Pager<K> {
         locked.peer_reclaim.reset_in_child();
         parent.pressure.reset_in_child();
         self.disinherit(&mut locked, parent);
-        parent.swap_space.devices.part(true);
+        parent.swap_space.devices.rotate_keys(true);
         let charged = parent.member.own_charge();
         locked.charge.begins_with(charged as i64);
         locked

@@ -35,11 +35,11 @@ const MEASURED: Duration = Duration::from_millis(20);
 const STEPS: usize = 64;
 
 /// The state of the keeper from turn to turn.
-struct Turn {
+struct KeeperTurn {
     worker: Worker,
     contention: CpuContention,
     /// The window of the time that all threads waited.
-    pressure: pressure::Window,
+    pressure: pressure::PressureWindow,
     /// News of the tree that were seen.
     seen: u32,
     /// Faults served, as last looked.
@@ -62,10 +62,10 @@ impl<K: Kernel> Pager<K> {
     /// The keeper's work, for ever.
     pub fn run(&'static self, keeper: Keeper<K>) -> ! {
         let now = self.kernel.now();
-        let mut turn = Turn {
+        let mut turn = KeeperTurn {
             worker: Worker::new(&self.kernel),
             contention: CpuContention::new(&self.kernel),
-            pressure: pressure::Window::default(),
+            pressure: pressure::PressureWindow::default(),
             seen: 0,
             served: 0,
             moving: false,
@@ -84,7 +84,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// One turn: waits for news, and does all that has to be done by then.
-    fn keeper_turn(&'static self, keeper: &Keeper<K>, turn: &mut Turn) {
+    fn keeper_turn(&'static self, keeper: &Keeper<K>, turn: &mut KeeperTurn) {
         let pause = keeper.keeper_pause(turn);
         let seen = self.wait_for_news(keeper.member, turn.seen, pause);
         if std::mem::replace(&mut turn.seen, seen) != seen {
@@ -119,7 +119,7 @@ impl<K: Kernel> Pager<K> {
 
 impl<K: Kernel> Keeper<K> {
     /// How long to wait for news; service threads that are starved compete from now on.
-    fn keeper_pause(&self, turn: &mut Turn) -> Duration {
+    fn keeper_pause(&self, turn: &mut KeeperTurn) -> Duration {
         let served = self.services.served();
         let fails_after = self.swap_space.devices.faults().keeper_after;
         assert!(
@@ -150,7 +150,7 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Dates pages, ends protection, measures and divides the budget, and tells the tree of old pages.
-    fn look_after_budget(&self, turn: &mut Turn) {
+    fn look_after_budget(&self, turn: &mut KeeperTurn) {
         let mut state = self.lock();
         state.pages.date(self.base.now_ms());
         self.end_protection(&mut state);
@@ -175,7 +175,7 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Counts how long threads have waited so far, some and all.
-    fn count_pressure(&self, window: &mut pressure::Window, now: Time) {
+    fn count_pressure(&self, window: &mut pressure::PressureWindow, now: Time) {
         let counters = self.counters();
         let waited = self.pressure.split(now).as_nanos() as u64;
         counters.psi_some_ns.add(waited);
@@ -184,7 +184,7 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Now and then: sees whether the supervisor is there, and gives memory of our own back.
-    fn look_after_supervisor(&self, turn: &mut Turn) {
+    fn look_after_supervisor(&self, turn: &mut KeeperTurn) {
         let now = self.now();
         if now - turn.supervised <= SUPERVISED {
             return;
@@ -203,7 +203,7 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Gives memory up, if peers asked for some or the system had none for us.
-    fn give_to_peers(&self, turn: &mut Turn) {
+    fn give_to_peers(&self, turn: &mut KeeperTurn) {
         let mut wanted = self.member.take_reclaim_request();
         let refused = self.take_refusal();
         if refused {
@@ -236,7 +236,7 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Looks after the devices, and lets the engine work.
-    fn work_in_background(&self, turn: &mut Turn) {
+    fn work_in_background(&self, turn: &mut KeeperTurn) {
         let _gate = self.gate();
         let mut target = PoolTarget {
             keeper: self,

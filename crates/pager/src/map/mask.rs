@@ -2,8 +2,8 @@
 
 use crate::map::page_map::{Mask, UNIT};
 
-/// The places of a unit that a mask names.
-pub fn places(mask: Mask) -> impl Iterator<Item = usize> {
+/// The positions in a unit that a mask names.
+pub fn set_bits(mask: Mask) -> impl Iterator<Item = usize> {
     (0..UNIT).filter(move |i| mask & 1 << i != 0)
 }
 

@@ -140,6 +140,11 @@ impl Ranges {
         }
     }
 
+    /// None any more.
+    pub fn clear(&mut self) {
+        self.map.clear();
+    }
+
     /// The range that holds `address`.
     pub fn find(&self, address: usize) -> Option<Range> {
         let (&start, &(end, attributes)) = self.map.range(..=address).next_back()?;

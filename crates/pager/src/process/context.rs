@@ -109,6 +109,7 @@ impl<K: Kernel> Context<K> {
         self.base.check(state);
         self.services.check();
         self.swap_space.devices.check();
+        self.swap_space.generations.check();
     }
 
     /// Whether a test has the system refuse all pages now.

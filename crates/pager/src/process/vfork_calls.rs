@@ -287,7 +287,7 @@ impl VforkCalls {
     /// after all.
     ///
     /// # Errors
-    /// ENOMEM: too much was noted that nobody has heeded yet.
+    /// ENOMEM: too much was noted that the keeper has not read yet.
     pub fn note_unmanaged(&self, call: &MemoryCall, heap_end: usize) -> Outcome<bool> {
         for (start, end) in call.changes(heap_end) {
             let end = page_up(end.min(ADDRESSES));
@@ -379,7 +379,7 @@ impl MemoryCall {
 mod tests {
     use super::*;
     use crate::map::ranges::Attributes;
-    use ebb_sys::paging::SystemKernel;
+    use ebb_sys::system_kernel::SystemKernel;
 
     const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
     const BASE: usize = 0x5000_0000_0000;

@@ -41,6 +41,12 @@ pub struct Stalled {
 }
 
 impl MemoryStall {
+    /// Time without any work is time with too little.
+    pub fn check(&self) {
+        let counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(counted.lasted.idle <= counted.lasted.in_all);
+    }
+
     /// Room was wanted and not made from `from` to `to`, and so much `work` has been done so far. How long it has
     /// been so.
     pub fn lasted(&self, from: Time, to: Time, work: u64) -> Stalled {

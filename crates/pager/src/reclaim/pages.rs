@@ -24,7 +24,7 @@
 //! page is not Untouched             =>  it lies in a range
 //! ```
 
-use crate::map::mask::{ones, places};
+use crate::map::mask::{ones, set_bits};
 use crate::map::page_map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};
 use crate::map::ranges::Ranges;
 use crate::reclaim::attempts::{Attempts, Held, PAGES, Waiter};
@@ -83,7 +83,7 @@ impl Pages {
     pub fn begin_paging(&mut self, staging: Staging, now_ms: u32) {
         self.staging = staging;
         // Pages that are there now are as old as now, not as the machine.
-        self.queue.now_ms = now_ms;
+        self.queue.date(now_ms);
     }
 
     /// In a forked child: staging area and attempts are the parent's threads'.
@@ -127,12 +127,12 @@ impl Pages {
 
     /// Units queued from now on came at this time, in the keeper's milliseconds.
     pub fn date(&mut self, now_ms: u32) {
-        self.queue.now_ms = now_ms;
+        self.queue.date(now_ms);
     }
 
     /// The time at which units that are queued now come.
     pub fn now_ms(&self) -> u32 {
-        self.queue.now_ms
+        self.queue.now_ms()
     }
 
     /// When the oldest resident pages came.
@@ -251,7 +251,7 @@ impl Pages {
 
     /// Pages `mask` of a unit, which nobody had touched, are there.
     pub fn fill(&mut self, unit: UnitNumber, mask: Mask) {
-        for i in places(mask) {
+        for i in set_bits(mask) {
             self.map.set(unit.first().plus(i), Page::Resident(None));
         }
         self.queue.insert(&mut self.map, unit, mask);
@@ -319,7 +319,7 @@ impl Pages {
         victims: Mask,
         alone: bool,
     ) -> Option<(FrameRun, Copies)> {
-        let leaving: ArrayVec<_, UNIT> = places(victims).map(|i| unit.first().plus(i)).collect();
+        let leaving: ArrayVec<_, UNIT> = set_bits(victims).map(|i| unit.first().plus(i)).collect();
         let run = self.staging.begin_capture(leaving.iter().copied(), alone)?;
         let mut copies = [None; UNIT];
         for (at, &page) in leaving.iter().enumerate() {
@@ -341,7 +341,7 @@ impl Pages {
         copies: &Copies,
     ) -> usize {
         let (mut came, mut clean): (Mask, Mask) = (0, 0);
-        for (at, i) in places(victims).enumerate() {
+        for (at, i) in set_bits(victims).enumerate() {
             let now = match (1 << i, copies[i]) {
                 (bit, Some(entry)) if moved & bit != 0 => {
                     clean |= 1 << at;
@@ -355,7 +355,7 @@ impl Pages {
             self.map.set(unit.first().plus(i), now);
         }
         self.staging.end_capture(run, came);
-        for at in places(clean) {
+        for at in set_bits(clean) {
             self.staging.stored(run.frame(at));
         }
         self.queue.evicted(&mut self.map, unit, moved);
@@ -369,7 +369,7 @@ impl Pages {
     pub fn begin_store(&mut self) -> Option<Storing> {
         let bay = self.staging.begin_store()?;
         let frames = self.staging.staged_of(bay);
-        for frame in places(frames).map(|i| Staging::frame(bay, i)) {
+        for frame in set_bits(frames).map(|i| Staging::frame(bay, i)) {
             let page = self.staging.page_of(frame);
             self.map.set(page, Page::Storing(frame));
         }
@@ -391,7 +391,7 @@ impl Pages {
         if entries[..count].iter().any(Option::is_none) {
             self.staging.rotate_past(bay);
         }
-        for (i, entry) in places(storing.frames).zip(entries) {
+        for (i, entry) in set_bits(storing.frames).zip(entries) {
             let frame = Staging::frame(bay, i);
             let page = self.staging.page_of(frame);
             match entry {
@@ -407,7 +407,7 @@ impl Pages {
     /// The pages in the bay staged longest ago that nobody stores; none: there is no such bay.
     pub fn oldest_staged(&mut self) -> Option<ArrayVec<PageNumber, UNIT>> {
         let bay = self.staging.oldest_staged()?;
-        let pages = places(self.staging.staged_of(bay))
+        let pages = set_bits(self.staging.staged_of(bay))
             .map(|i| self.staging.page_of(Staging::frame(bay, i)));
         Some(pages.collect())
     }

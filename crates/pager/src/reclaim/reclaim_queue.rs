@@ -108,7 +108,7 @@ pub struct ReclaimQueue {
     /// Pages evicted in this epoch.
     evicted: usize,
     /// The keeper's milliseconds, for units queued from now on.
-    pub now_ms: u32,
+    now_ms: u32,
 }
 
 impl UnitState {
@@ -166,6 +166,16 @@ impl ReclaimQueue {
             evicted: 0,
             now_ms: 0,
         }
+    }
+
+    /// Units queued from now on came at this time, in the keeper's milliseconds.
+    pub fn date(&mut self, now_ms: u32) {
+        self.now_ms = now_ms;
+    }
+
+    /// The time at which units that are queued now come.
+    pub fn now_ms(&self) -> u32 {
+        self.now_ms
     }
 
     /// Pages `mask` of `unit` are resident now. `refaulted` comes after this for the page that

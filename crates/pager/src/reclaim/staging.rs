@@ -33,7 +33,7 @@ use std::collections::VecDeque;
 pub struct BayIndex(pub u32);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum BayState {
     Empty,
     Open,
     Staged,
@@ -42,7 +42,7 @@ enum State {
 }
 
 struct Bay {
-    state: State,
+    state: BayState,
     /// Frames given to captures so far.
     filled: usize,
     /// Captures that move pages here now.
@@ -59,7 +59,7 @@ struct Bay {
 
 impl Bay {
     const EMPTY: Self = Self {
-        state: State::Empty,
+        state: BayState::Empty,
         filled: 0,
         captures: 0,
         storing: false,
@@ -195,11 +195,11 @@ impl Staging {
                 let bay = self.empty.pop().or_else(|| self.another())?;
                 *self.bay(bay) = Bay::EMPTY;
                 if alone {
-                    self.bay(bay).state = State::Staged;
+                    self.bay(bay).state = BayState::Staged;
                     self.staged.push_back(bay);
                 } else {
                     self.close();
-                    self.bay(bay).state = State::Open;
+                    self.bay(bay).state = BayState::Open;
                     self.open = Some(bay);
                 }
                 bay
@@ -230,7 +230,7 @@ impl Staging {
     /// Nothing more comes into the open bay: its turn to be stored comes.
     fn close(&mut self) {
         if let Some(bay) = self.open.take() {
-            self.bay(bay).state = State::Staged;
+            self.bay(bay).state = BayState::Staged;
             self.staged.push_back(bay);
             self.update_list(bay);
         }
@@ -312,13 +312,13 @@ impl Staging {
     /// A closed bay that holds no captured page any more, and to which none comes, leaves its list.
     fn update_list(&mut self, bay: BayIndex) {
         let b = self.bay(bay);
-        if b.state != State::Staged || b.staged != 0 || b.captures > 0 {
+        if b.state != BayState::Staged || b.staged != 0 || b.captures > 0 {
             return;
         }
         let frames = b.present.count_ones() as usize;
         b.state = match frames {
-            0 => State::Empty,
-            _ => State::Unused,
+            0 => BayState::Empty,
+            _ => BayState::Unused,
         };
         let at = self.staged.iter().position(|b| *b == bay);
         self.staged
@@ -335,7 +335,7 @@ impl Staging {
     pub fn take(&mut self) -> Option<(BayIndex, Mask)> {
         let bay = self.unused.pop()?;
         let b = self.bay(bay);
-        b.state = State::Taken;
+        b.state = BayState::Taken;
         let frames = b.present;
         self.takeable_frames -= frames.count_ones() as usize;
         Some((bay, frames))
@@ -361,9 +361,9 @@ impl Staging {
         let b = self.bay(bay);
         debug_assert!(frames & !(b.present & !b.staged) == 0);
         b.present &= !frames;
-        if b.state == State::Taken {
+        if b.state == BayState::Taken {
             debug_assert!(b.present == 0);
-            b.state = State::Empty;
+            b.state = BayState::Empty;
             self.empty.push(bay);
         }
     }
@@ -380,18 +380,18 @@ impl Staging {
         for b in &self.bays {
             assert_eq!(b.staged & !b.present, 0);
             assert_eq!(b.present & !ones(0, b.filled), 0);
-            assert!(!b.storing || b.state == State::Staged);
+            assert!(!b.storing || b.state == BayState::Staged);
             let bare = b.present == 0 && b.captures == 0;
             let over = b.staged == 0 && b.captures == 0;
             match b.state {
-                State::Open => assert!(b.filled < UNIT),
-                State::Empty => assert!(bare),
-                State::Staged => assert!(!over),
-                State::Unused | State::Taken => assert!(over && !bare),
+                BayState::Open => assert!(b.filled < UNIT),
+                BayState::Empty => assert!(bare),
+                BayState::Staged => assert!(!over),
+                BayState::Unused | BayState::Taken => assert!(over && !bare),
             }
             staged += count(b.staged);
             unused += count(b.present & !b.staged);
-            if b.state == State::Unused {
+            if b.state == BayState::Unused {
                 ready += count(b.present);
             }
         }
@@ -406,11 +406,11 @@ impl Staging {
                 listed += 1;
             }
         };
-        of(&mut self.empty.iter(), State::Empty);
-        of(&mut self.open.iter(), State::Open);
-        of(&mut self.staged.iter(), State::Staged);
-        of(&mut self.unused.iter(), State::Unused);
-        let leaving = |b: &&Bay| b.state == State::Taken;
+        of(&mut self.empty.iter(), BayState::Empty);
+        of(&mut self.open.iter(), BayState::Open);
+        of(&mut self.staged.iter(), BayState::Staged);
+        of(&mut self.unused.iter(), BayState::Unused);
+        let leaving = |b: &&Bay| b.state == BayState::Taken;
         listed += self.bays.iter().filter(leaving).count();
         assert_eq!(listed, self.bays.len());
     }
@@ -427,7 +427,7 @@ fn bit(frame: Frame) -> Mask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::mask::places;
+    use crate::map::mask::set_bits;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -655,7 +655,7 @@ mod tests {
             let bay = self.storing.swap_remove(which % self.storing.len());
             let mask = self.staging.staged_of(bay);
             self.staging.end_store(bay);
-            for i in places(mask & !keep) {
+            for i in set_bits(mask & !keep) {
                 let frame = Staging::frame(bay, i);
                 let page = self.staging.page_of(frame);
                 assert_eq!(self.waiting.remove(&frame.0), Some(page));
@@ -677,7 +677,7 @@ mod tests {
         }
 
         fn released(&mut self, bay: BayIndex, frames: Mask) {
-            for i in places(frames) {
+            for i in set_bits(frames) {
                 let frame = Staging::frame(bay, i).0;
                 assert!(self.busy.remove(&frame) && !self.waiting.contains_key(&frame));
             }

@@ -421,7 +421,7 @@ impl<K: Kernel> Pager<K> {
 mod tests {
     use super::*;
     use ebb_sys::memory;
-    use ebb_sys::paging::SystemKernel;
+    use ebb_sys::system_kernel::SystemKernel;
 
     static PAGER: Pager<SystemKernel> = Pager::new(SystemKernel::new());
 

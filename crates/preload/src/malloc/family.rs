@@ -32,7 +32,7 @@ const GROWING_MIN: usize = 1 << 20;
 
 /// The pager is told of each block of mimalloc's of this many bytes and more, before the program can fill it. Smaller
 /// ones are told by the heartbeat (csrc/allocator.c).
-const TOLD_MIN: usize = 8 << 10;
+const REPORTED_MIN: usize = 8 << 10;
 
 unsafe extern "C" {
     pub fn mi_malloc(size: usize) -> *mut c_void;
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
         // SAFETY: the caller's call.
         return unsafe { (foreign.malloc)(size) };
     }
-    if size >= TOLD_MIN {
+    if size >= REPORTED_MIN {
         return large(size);
     }
     // SAFETY: any size is legal.
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     }
     match count.checked_mul(size) {
         Some(bytes) if bytes < MAPPED_MIN => {
-            if bytes >= TOLD_MIN {
+            if bytes >= REPORTED_MIN {
                 hooks::admit(bytes);
             }
             // SAFETY: any size is legal.
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
         }
         let old = malloc_usable_size(block);
         if ours && (size < GROWING_MIN || size <= old) && size < MAPPED_MIN {
-            if size >= TOLD_MIN {
+            if size >= REPORTED_MIN {
                 hooks::admit(size.saturating_sub(old));
             }
             return or_no_memory(mi_realloc(block, size));
@@ -324,7 +324,7 @@ unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
     if size >= MAPPED_MIN {
         return mapped_block::allocate(size, align);
     }
-    if size >= TOLD_MIN {
+    if size >= REPORTED_MIN {
         hooks::admit(size);
     }
     // SAFETY: by the caller's contract.

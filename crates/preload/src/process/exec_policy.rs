@@ -1,4 +1,4 @@
-//! `ebb run --require-managed`, heeded down the tree. An exec of a program whose memory could not be managed is
+//! `ebb run --require-managed`, that holds down the tree. An exec of a program whose memory could not be managed is
 //! refused with EACCES, as on a file system without execution. Shells and the like know what to do about that; after
 //! ENOEXEC a shell would read the file as a script.
 //!

@@ -123,16 +123,10 @@ pub enum Kind {
     NoPage,
 }
 
-/// Spreads three numbers over 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood,
-/// OOPSLA 2014), once per number.
+/// Spreads three numbers over 64 bits.
 pub fn mix(seed: u64, kind: u64, number: u64) -> u64 {
-    let step = |state: u64, word: u64| {
-        let mut z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    };
-    step(step(step(0, seed), kind), number)
+    use ebb_engine::random::mix;
+    mix(mix(mix(seed) ^ kind) ^ number)
 }
 
 impl FromStr for Faults {

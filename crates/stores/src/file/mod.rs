@@ -7,7 +7,7 @@
 //!
 //! With O_DIRECT, memory that the device can reach goes as it is, other memory through the bounce buffer.
 //! Without O_DIRECT every transfer ends by dropping its range from the page cache, a write after having
-//! waited for it. So the cache holds at most the batches in flight: see [`FileStore::page_cache_bytes`].
+//! waited for it. So the cache holds at most the batches in flight.
 //!
 //! A transfer that ends short is taken up again, piece by piece, until it is whole or fails. The end of a
 //! file that was cut behind our back is an error of the slot, never zeros. A file cut and then written
@@ -161,12 +161,6 @@ impl FileStore {
     /// Bytes of RAM that the bounce buffers and reads ahead can come to hold.
     pub fn memory_bytes(&self) -> usize {
         (LANES * BOUNCE_PAGES + AHEAD_PAGES) * PAGE_SIZE
-    }
-
-    /// Bytes of page cache that a batch in flight of `batch` bytes can hold, per thread:
-    /// 0 with O_DIRECT. Between batches the cache holds nothing of the device.
-    pub fn page_cache_bytes(&self, batch: usize) -> usize {
-        if self.facts.direct { 0 } else { batch }
     }
 
     /// The operation's place on the device, or none if it is out of range.

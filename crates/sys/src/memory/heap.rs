@@ -21,7 +21,6 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::kernel::tasks::may_hold_lock_of_service;
 use crate::memory::futex_lock::FutexLock;
@@ -57,11 +56,6 @@ const WORTH: usize = 32 << 10;
 pub struct InternalHeap;
 
 impl InternalHeap {
-    /// Bytes of address space the heap has mapped: an upper bound of what it costs in RAM.
-    pub fn bytes_held() -> usize {
-        ARENA.bytes_mapped.load(Ordering::Relaxed)
-    }
-
     /// Gives the system the free memory of the arena, if enough was freed since the last time: a fourth of
     /// the memory in use then, and at least 32 KiB. Bytes given back, of pages that may have gone before.
     /// The child of a fork meanwhile has lost what is out then: addresses.
@@ -287,7 +281,6 @@ fn map(size: usize) -> *mut u8 {
         // SAFETY: the range is the map just made.
         let _ = unsafe { memory::madvise(at, size, libc::MADV_NOHUGEPAGE) };
     }
-    ARENA.bytes_mapped.fetch_add(size, Ordering::Relaxed);
     at as *mut u8
 }
 
@@ -297,10 +290,9 @@ unsafe fn unmap(block: *mut u8, size: usize) {
     if size == 0 {
         return;
     }
+    // Refused, it stays mapped, and nothing uses it.
     // SAFETY: the caller gives the range up.
-    if unsafe { memory::release(block as usize, size) }.is_ok() {
-        ARENA.bytes_mapped.fetch_sub(size, Ordering::Relaxed);
-    }
+    let _ = unsafe { memory::release(block as usize, size) };
 }
 
 /// # Safety
@@ -311,8 +303,6 @@ unsafe fn remap(block: *mut u8, old: usize, new: usize) -> *mut u8 {
     let Ok(at) = at else {
         return ptr::null_mut();
     };
-    ARENA.bytes_mapped.fetch_add(new, Ordering::Relaxed);
-    ARENA.bytes_mapped.fetch_sub(old, Ordering::Relaxed);
     at as *mut u8
 }
 
@@ -483,15 +473,12 @@ impl Small {
 }
 
 struct Arena {
-    /// Bytes mapped for the heap now: arena and direct maps together.
-    bytes_mapped: AtomicUsize,
     lock: FutexLock,
     state: UnsafeCell<Small>,
 }
 
 /// One for the process: a global allocator has no value that could own it.
 static ARENA: Arena = Arena {
-    bytes_mapped: AtomicUsize::new(0),
     lock: FutexLock::new(),
     state: UnsafeCell::new(Small {
         first: First {

@@ -13,7 +13,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const API: u64 = 0xAA;
-const USER_MODE_ONLY: i32 = 1;
 
 const fn ioc(dir: u64, kind: u8, number: u8, size: usize) -> u64 {
     dir << 30 | (size as u64) << 16 | (kind as u64) << 8 | number as u64
@@ -250,19 +249,15 @@ impl Userfaultfd {
     }
 
     fn by_syscall() -> Result<Self, Errno> {
-        Self::by_call(FLAGS)
+        // SAFETY: no pointers.
+        let opened = unsafe { raw::checked(libc::SYS_userfaultfd, [FLAGS.into(), 0, 0, 0, 0, 0]) };
+        opened.map(Self::fresh)
     }
 
     fn by_device(device: &File) -> Result<Self, Errno> {
         // SAFETY: USERFAULTFD_IOC_NEW takes its flags as the argument itself.
         let opened = unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, FLAGS) };
         Errno::of(opened.into()).map(Self::fresh)
-    }
-
-    fn by_call(flags: c_int) -> Result<Self, Errno> {
-        // SAFETY: no pointers.
-        let opened = unsafe { raw::checked(libc::SYS_userfaultfd, [flags.into(), 0, 0, 0, 0, 0]) };
-        opened.map(Self::fresh)
     }
 
     fn fresh(fd: usize) -> Self {
@@ -283,12 +278,6 @@ impl Userfaultfd {
         };
         self.ioctl(UFFDIO_API, &mut api)?;
         Ok(api.features)
-    }
-
-    /// Whether a descriptor for user-mode faults alone can be opened: tells a lack of privilege
-    /// from a lack of the feature.
-    pub fn user_mode_only_works() -> bool {
-        Self::by_call(libc::O_CLOEXEC | USER_MODE_ONLY).is_ok()
     }
 
     /// From now on missing pages of the range, and writes to pages of it that are

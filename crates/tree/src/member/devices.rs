@@ -207,7 +207,7 @@ impl Member {
         Some(Arc::new(DeviceLender {
             leases,
             me: self.me.clone(),
-            vain: AtomicU64::new(u64::MAX),
+            searched: AtomicU64::new(u64::MAX),
         }))
     }
 }
@@ -216,8 +216,8 @@ impl Member {
 struct DeviceLender {
     leases: Leases<'static>,
     me: Arc<AtomicU32>,
-    /// `acquire`'s memory of a scan in vain.
-    vain: AtomicU64,
+    /// `acquire`'s memory of a scan that found nothing.
+    searched: AtomicU64,
 }
 
 impl DeviceLender {
@@ -229,7 +229,7 @@ impl DeviceLender {
 impl Lender for DeviceLender {
     fn acquire(&self) -> Option<ClusterIndex> {
         self.leases
-            .acquire(self.me(), &self.vain)
+            .acquire(self.me(), &self.searched)
             .map(|c| ClusterIndex(c as u32))
     }
 

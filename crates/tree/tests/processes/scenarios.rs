@@ -42,7 +42,7 @@ pub const ALL: &[Scenario] = &[
         30,
         nameless,
     ),
-    ("places_of_failed_forks_come_back", 60, in_vain),
+    ("slots_of_failed_forks_come_back", 60, in_vain),
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
     ("members_reap_the_dead_of_one_namespace", 20, reap),

@@ -5,7 +5,7 @@
 //! the pool (`clock`).
 
 use super::{NoEntries, SlotGuard, Space, entry};
-use crate::entries::cluster::{CLUSTER_ENTRIES, Cluster, State};
+use crate::entries::cluster::{CLUSTER_ENTRIES, Cluster, EntryClusterState};
 use crate::entries::entry_word::EntryWord;
 use crate::entries::group::{Group, Hold};
 use crate::locks::lock;
@@ -161,7 +161,8 @@ impl Space {
             let Some(found) = guard.as_mut() else {
                 continue;
             };
-            if found.state != State::Partial(stamp) || !Arc::ptr_eq(&found.group, group) {
+            if found.state != EntryClusterState::Partial(stamp) || !Arc::ptr_eq(&found.group, group)
+            {
                 continue;
             }
             let fits = match want {
@@ -177,12 +178,12 @@ impl Space {
                 },
             };
             if fits {
-                found.state = State::Open;
+                found.state = EntryClusterState::Open;
                 // Pages that come now are younger than those that filled it.
                 found.second_stamp = found.clock.map(|_| self.next_stamp());
                 return Some((cluster, guard));
             }
-            found.state = State::Partial(lock(&group.lists).partial.push(cluster));
+            found.state = EntryClusterState::Partial(lock(&group.lists).partial.push(cluster));
         }
         None
     }
@@ -214,8 +215,8 @@ impl Space {
         let Some(cluster) = cluster else { return };
         let mut guard = lock(self.slot(cluster));
         if let Some(open) = guard.as_mut() {
-            debug_assert_eq!(open.state, State::Open);
-            open.state = State::Closed;
+            debug_assert_eq!(open.state, EntryClusterState::Open);
+            open.state = EntryClusterState::Closed;
             self.settle(&mut guard, cluster);
         }
     }
@@ -225,12 +226,12 @@ impl Space {
         let Some(cluster) = guard.as_mut() else {
             return;
         };
-        if cluster.state == State::Open {
+        if cluster.state == EntryClusterState::Open {
             return;
         }
         if cluster.used == 0 {
             let mut lists = lock(&cluster.group.lists);
-            if let State::Partial(stamp) = cluster.state {
+            if let EntryClusterState::Partial(stamp) = cluster.state {
                 lists.partial.remove(stamp);
             }
             if let Some(stamp) = cluster.clock {
@@ -247,9 +248,11 @@ impl Space {
             }
             self.clusters.fetch_sub(1, Relaxed);
             self.numbers.put(maker as usize, number);
-        } else if cluster.state == State::Closed && cluster.used as usize <= REOPEN_BELOW {
+        } else if cluster.state == EntryClusterState::Closed
+            && cluster.used as usize <= REOPEN_BELOW
+        {
             let stamp = lock(&cluster.group.lists).partial.push(number);
-            cluster.state = State::Partial(stamp);
+            cluster.state = EntryClusterState::Partial(stamp);
         }
     }
 }

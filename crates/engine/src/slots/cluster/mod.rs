@@ -29,7 +29,7 @@ pub(super) enum Owner {
 
 /// Where a cluster stands. Each state but `Absent` and `OffList` is one list of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum ClusterState {
     /// Not ours: lent to nobody or to another process, or never used so far.
     Absent,
     /// No slot used, discarded where the device wants that.
@@ -68,23 +68,26 @@ pub(super) const fn frag(order: u8) -> usize {
     FRAG + order as usize
 }
 
-impl State {
+impl ClusterState {
     /// Whether slots of the cluster can be allocated, now or when whoever holds it lets it go.
     pub const fn is_ours(self) -> bool {
-        !matches!(self, State::Absent | State::Inherited | State::Frozen)
+        !matches!(
+            self,
+            ClusterState::Absent | ClusterState::Inherited | ClusterState::Frozen
+        )
     }
 
     /// The list a cluster in this state is on.
     pub const fn list(self) -> Option<usize> {
         Some(match self {
-            State::Free => FREE,
-            State::Discard => DISCARD,
-            State::Full => FULL,
-            State::Frozen => FROZEN,
-            State::Inherited => INHERITED,
-            State::NonFull(order) => nonfull(order),
-            State::Frag(order) => frag(order),
-            State::Absent | State::OffList(_) => return None,
+            ClusterState::Free => FREE,
+            ClusterState::Discard => DISCARD,
+            ClusterState::Full => FULL,
+            ClusterState::Frozen => FROZEN,
+            ClusterState::Inherited => INHERITED,
+            ClusterState::NonFull(order) => nonfull(order),
+            ClusterState::Frag(order) => frag(order),
+            ClusterState::Absent | ClusterState::OffList(_) => return None,
         })
     }
 }
@@ -104,12 +107,12 @@ pub(super) struct Cluster {
     pub order: u8,
     /// Flag: some of its slots are gone.
     pub gone: bool,
-    pub state: State,
+    pub state: ClusterState,
 }
 
 impl Cluster {
     /// A cluster of which no slot is used.
-    const fn unused(state: State) -> Self {
+    const fn unused(state: ClusterState) -> Self {
         Self {
             table: None,
             count: 0,
@@ -121,7 +124,7 @@ impl Cluster {
 
     /// The cell's content while the cluster is in the hands of a processor.
     pub const fn away(cpu: Cpu) -> Self {
-        Self::unused(State::OffList(Owner::Cpu(cpu)))
+        Self::unused(ClusterState::OffList(Owner::Cpu(cpu)))
     }
 
     /// The table; the cluster must have one.
@@ -159,8 +162,8 @@ impl Cluster {
     /// on a list, or it is on the right one already.
     pub const fn stays_without(&self, pages: u16) -> bool {
         match self.state {
-            State::OffList(_) => true,
-            State::NonFull(_) | State::Inherited => self.count > pages,
+            ClusterState::OffList(_) => true,
+            ClusterState::NonFull(_) | ClusterState::Inherited => self.count > pages,
             _ => false,
         }
     }
@@ -236,7 +239,7 @@ const _: () = assert!(size_of::<Cell>() == 48);
 impl Cell {
     pub fn new() -> Self {
         Self {
-            cluster: Ordered::new(Cluster::unused(State::Absent)),
+            cluster: Ordered::new(Cluster::unused(ClusterState::Absent)),
             prev: AtomicU32::new(NIL),
             next: AtomicU32::new(NIL),
         }

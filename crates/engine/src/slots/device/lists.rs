@@ -7,7 +7,7 @@
 
 use super::Device;
 use crate::locks::{lock, try_lock};
-use crate::slots::cluster::{Cluster, ClusterGuard, LISTS, NIL, Owner, State};
+use crate::slots::cluster::{Cluster, ClusterGuard, ClusterState, LISTS, NIL, Owner};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::ClusterIndex;
 
@@ -71,14 +71,20 @@ impl Device {
     }
 
     /// Gives a cluster a state and puts it on that state's list, at the end.
-    pub fn set_state(&self, lists: &mut Lists, c: ClusterIndex, cluster: &mut Cluster, to: State) {
+    pub fn set_state(
+        &self,
+        lists: &mut Lists,
+        c: ClusterIndex,
+        cluster: &mut Cluster,
+        to: ClusterState,
+    ) {
         if let Some(list) = cluster.state.list() {
             self.unlink(lists, list, c.0);
         }
         if let Some(list) = to.list() {
             self.link_last(lists, list, c.0);
         }
-        if to == State::Full && cluster.table.as_ref().is_some_and(|t| t.cached() > 0) {
+        if to == ClusterState::Full && cluster.table.as_ref().is_some_and(|t| t.cached() > 0) {
             self.copies.0.say();
         }
         lists.held += u64::from(to.is_ours());
@@ -133,7 +139,7 @@ impl Device {
         owner: Owner,
         patience: Patience,
     ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
-        let found = self.take_first(list, |_| State::OffList(owner));
+        let found = self.take_first(list, |_| ClusterState::OffList(owner));
         if found.is_some() || patience == Patience::Skip {
             return found;
         }
@@ -141,7 +147,7 @@ impl Device {
             let mut cluster = lock(&self.listed(c.0).cluster);
             // Else its holder has put it elsewhere.
             if cluster.state.list() == Some(list) {
-                let to = State::OffList(owner);
+                let to = ClusterState::OffList(owner);
                 self.set_state(&mut self.lists(), c, &mut cluster, to);
                 return Some((c, cluster));
             }
@@ -154,7 +160,7 @@ impl Device {
     pub fn take_first(
         &self,
         list: usize,
-        to: impl FnOnce(&Cluster) -> State,
+        to: impl FnOnce(&Cluster) -> ClusterState,
     ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let mut lists = self.lists();
         let mut at = lists.heads[list].first;
@@ -176,12 +182,12 @@ impl Device {
     pub fn isolate_this(&self, c: ClusterIndex, cluster: &mut Cluster, owner: Owner) -> bool {
         let takable = matches!(
             cluster.state,
-            State::NonFull(_) | State::Frag(_) | State::Full
+            ClusterState::NonFull(_) | ClusterState::Frag(_) | ClusterState::Full
         );
         if !takable || !self.accepting() {
             return false;
         }
-        self.set_state(&mut self.lists(), c, cluster, State::OffList(owner));
+        self.set_state(&mut self.lists(), c, cluster, ClusterState::OffList(owner));
         true
     }
 

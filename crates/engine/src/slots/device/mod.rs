@@ -13,7 +13,7 @@ pub(super) use lists::Patience;
 
 use super::cluster::cluster_directory::ClusterDirectory;
 use super::cluster::table::Table;
-use super::cluster::{Cell, Cluster, ClusterGuard, DISCARD, FREE, LISTS, NIL, Owner, State};
+use super::cluster::{Cell, Cluster, ClusterGuard, ClusterState, DISCARD, FREE, LISTS, NIL, Owner};
 use super::options::DeviceSpec;
 use super::request::Request;
 use crate::env::{Lender, Store};
@@ -192,7 +192,7 @@ impl Device {
         let mut cluster = lock(&self.directory.make(c).cluster);
         assert_eq!(
             cluster.state,
-            State::Absent,
+            ClusterState::Absent,
             "cluster {c} of device {} lent to us twice",
             self.id
         );
@@ -200,7 +200,7 @@ impl Device {
             &mut self.lists(),
             c,
             &mut cluster,
-            State::OffList(Owner::Scan),
+            ClusterState::OffList(Owner::Scan),
         );
         let past_end = self.past_end(c);
         if past_end > 0 {
@@ -258,20 +258,20 @@ impl Device {
     pub fn settle(&self, c: ClusterIndex, cluster: &mut Cluster, requeue: Requeue) {
         let to = if cluster.count == 0 {
             if self.wants_discard && cluster.table.is_some() {
-                State::Discard
+                ClusterState::Discard
             } else {
-                State::Free
+                ClusterState::Free
             }
         } else if usize::from(cluster.count) == CLUSTER_SLOTS {
-            State::Full
+            ClusterState::Full
         } else if cluster.only_bad() {
             // Of no use whole: small folios may have it, so that they spare whole ones.
             cluster.order = 0;
-            State::NonFull(0)
+            ClusterState::NonFull(0)
         } else {
             match requeue {
-                Requeue::AfterScan => State::Frag(cluster.order),
-                Requeue::AfterFree => State::NonFull(cluster.order),
+                Requeue::AfterScan => ClusterState::Frag(cluster.order),
+                Requeue::AfterFree => ClusterState::NonFull(cluster.order),
             }
         };
         let dropped = if cluster.count == 0 {
@@ -291,9 +291,13 @@ impl Device {
     #[must_use]
     pub fn freed(&self, c: ClusterIndex, cluster: &mut Cluster) -> bool {
         match cluster.state {
-            State::Full | State::Frag(_) => self.settle(c, cluster, Requeue::AfterFree),
-            State::NonFull(_) if cluster.count == 0 => self.settle(c, cluster, Requeue::AfterFree),
-            State::Inherited if cluster.count == 0 => {
+            ClusterState::Full | ClusterState::Frag(_) => {
+                self.settle(c, cluster, Requeue::AfterFree)
+            }
+            ClusterState::NonFull(_) if cluster.count == 0 => {
+                self.settle(c, cluster, Requeue::AfterFree)
+            }
+            ClusterState::Inherited if cluster.count == 0 => {
                 self.forget(c, cluster);
                 return true;
             }
@@ -310,7 +314,7 @@ impl Device {
         let mut lists = self.lists();
         lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
         lists.past_end -= self.past_end(c) as u32;
-        self.set_state(&mut lists, c, cluster, State::Absent);
+        self.set_state(&mut lists, c, cluster, ClusterState::Absent);
     }
 
     /// The cluster is the lender's again, whatever it holds.
@@ -340,8 +344,8 @@ impl Device {
         // A failed discard costs room behind the device, not correctness.
         let _ = self.store.discard(start, slots);
         let mut cluster = lock(&self.listed(c.0).cluster);
-        debug_assert_eq!(cluster.state, State::OffList(Owner::Discarding));
-        self.set_state(&mut self.lists(), c, &mut cluster, State::Free);
+        debug_assert_eq!(cluster.state, ClusterState::OffList(Owner::Discarding));
+        self.set_state(&mut self.lists(), c, &mut cluster, ClusterState::Free);
         withdrawn.arrived();
         true
     }

@@ -6,7 +6,7 @@
 //! cluster may be passed over, and while there is one anywhere no folio is scattered.
 
 use super::*;
-use crate::slots::cluster::State;
+use crate::slots::cluster::ClusterState;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -483,7 +483,10 @@ impl Run {
                 && all.any(|c| {
                     let at_rest = device.cell(c).is_none_or(|cell| {
                         let state = lock(&cell.cluster).state;
-                        matches!(state, State::Absent | State::Free | State::Discard)
+                        matches!(
+                            state,
+                            ClusterState::Absent | ClusterState::Free | ClusterState::Discard
+                        )
                     });
                     at_rest && naive.is_empty(known.id, c)
                 })

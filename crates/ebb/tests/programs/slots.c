@@ -1,8 +1,8 @@
 /*
- * Many processes at a time: places N KIB forks N, each of which fills so much and waits. Once a line comes they look
+ * Many processes at a time: slots N KIB forks N, each of which fills so much and waits. Once a line comes they look
  * whether they have it all, one after the other. The parent itself is too small to be managed.
  *
- * places in-turn N: one after the other, by a process that pages, in a network namespace in which nobody listens.
+ * slots in-turn N: one after the other, by a process that pages, in a network namespace in which nobody listens.
  */
 #define _GNU_SOURCE
 #include <sched.h>

@@ -1,4 +1,4 @@
-//! The tree's table has a place for each of 512 processes: all are used, and places come back.
+//! The tree's table has a slot for each of 512 processes: all are used, and slots come back.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// What a tree can have, and one more.
-const PLACES: usize = 512;
+const SLOTS: usize = 512;
 
 /// As many processes as are promised page at a time, each right. The next runs unmanaged, right too, and a line
 /// tells of it.
@@ -27,8 +27,8 @@ fn a_tree_of_512_processes_and_one_more() {
         .args(["run", "--memory", "448M", "--swap", "none", "--stats"])
         .arg(stats.path())
         .arg("--")
-        .arg(c_program("places"))
-        .args([&(PLACES + 1).to_string(), "704"])
+        .arg(c_program("slots"))
+        .args([&(SLOTS + 1).to_string(), "704"])
         .env("EBB_CHECK", "end")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -46,14 +46,14 @@ fn a_tree_of_512_processes_and_one_more() {
         .unwrap();
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     let managed = shown["processes"].as_array().unwrap().len();
-    assert_eq!(managed, PLACES, "{shown}");
+    assert_eq!(managed, SLOTS, "{shown}");
     tree.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let mut said = String::new();
     out.read_to_string(&mut said).unwrap();
     let output = tree.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {stderr}", output.status);
-    assert_eq!(said, format!("{} right\n", PLACES + 1), "{stderr}");
+    assert_eq!(said, format!("{} right\n", SLOTS + 1), "{stderr}");
     let ours: Vec<_> = stderr.lines().collect();
     assert_eq!(ours.len(), 1, "{stderr}");
     assert!(
@@ -62,20 +62,20 @@ fn a_tree_of_512_processes_and_one_more() {
     );
     let stats = std::fs::read_to_string(stats.path()).unwrap();
     let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
-    assert_eq!(stats["processes"], PLACES, "{stats}");
+    assert_eq!(stats["processes"], SLOTS, "{stats}");
     assert!(stats["counters"]["evicted"].as_u64() > Some(0), "{stats}");
     assert_eq!(stats["counters"]["map_disagrees"], 0, "{stats}");
 }
 
-/// Children in a network namespace of their own, from which they cannot reach the supervisor, leave their places
-/// when they end: more of them than there are places are forked one after the other.
+/// Children in a network namespace of their own, from which they cannot reach the supervisor, leave their slots
+/// when they end: more of them than there are slots are forked one after the other.
 #[test]
-fn children_in_another_network_namespace_give_their_places_back() {
+fn children_in_another_network_namespace_give_their_slots_back() {
     if cannot_page() {
         return;
     }
-    let children = PLACES + 88;
-    let program = c_program("places");
+    let children = SLOTS + 88;
+    let program = c_program("slots");
     let job = Job::new([
         program.as_os_str(),
         "in-turn".as_ref(),
