@@ -361,7 +361,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     fn is_own_thread(&self) -> bool {
         self.threads.is_own_thread()
     }
-    fn on_own_stack<R: 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R {
+    fn on_own_stack<R: Copy + 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R {
         f()
     }
     fn is_on_own_stack(&self) -> bool {
@@ -740,15 +740,16 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         self.tell(woken);
         end
     }
-    fn mlock(&self, addr: usize, len: usize, _: i32) -> Result<(), Errno> {
+    fn mlock(&self, addr: usize, len: usize, flags: i32) -> Result<(), Errno> {
         let mut tables = self.called(Call::Mlock, addr, len);
         let (start, len) = (addr & !(PAGE - 1), page_up(addr % PAGE + len));
         tables.change(start, len, |m| m.locked = true);
         let whole = tables.all(start, len, |_| true);
         drop(tables);
-        match whole {
-            true => self.populate(start, len),
-            false => Err(Errno(libc::ENOMEM)),
+        match (whole, flags) {
+            (false, _) => Err(Errno(libc::ENOMEM)),
+            (true, 0) => self.populate(start, len),
+            (true, _) => Ok(()),
         }
     }
     fn munlock(&self, addr: usize, len: usize) -> Result<(), Errno> {

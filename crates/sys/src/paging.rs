@@ -69,8 +69,9 @@ pub trait Kernel: Sync + Sized + 'static {
     fn process(&self) -> u32;
     /// Whether the calling thread is one of the pager's, not of the program's.
     fn is_own_thread(&self) -> bool;
-    /// Runs `f` on a stack that is never paged, with all signals blocked.
-    fn on_own_stack<R: 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R;
+    /// Runs `f` on a stack that is never paged, with all signals blocked. What leaves it is plain: nothing that
+    /// the heap holds may be dropped where a signal may come.
+    fn on_own_stack<R: Copy + 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R;
     /// Whether the caller is on such a stack.
     fn is_on_own_stack(&self) -> bool;
     /// The processor of the calling thread.

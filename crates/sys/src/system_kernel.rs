@@ -106,7 +106,7 @@ impl Kernel for SystemKernel {
         thread::is_ours()
     }
     #[inline(always)]
-    fn on_own_stack<R: 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R {
+    fn on_own_stack<R: Copy + 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R {
         stack::borrow(f)
     }
     fn is_on_own_stack(&self) -> bool {

@@ -45,7 +45,7 @@ fn concerns_us(advice: i32) -> bool {
 }
 
 impl<K: Kernel> Pager<K> {
-    /// `self.madvise(2)`. Requires: as the system call.
+    /// `madvise(2)`. Requires: as the system call.
     pub unsafe fn madvise(&'static self, addr: usize, len: usize, advice: i32) -> Outcome<()> {
         // SAFETY: the caller answers for the system call.
         let call = |addr, len| unsafe { self.kernel.madvise(addr, len, advice) }.map_err(errno);
@@ -128,7 +128,7 @@ impl<K: Kernel> Pager<K> {
         call(addr, len)
     }
 
-    /// `self.process_madvise(2)`. Requires: as the system call.
+    /// `process_madvise(2)`. Requires: as the system call.
     pub unsafe fn process_madvise(
         &'static self,
         process: i32,

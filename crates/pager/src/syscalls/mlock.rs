@@ -16,6 +16,9 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
 
+/// `mlock2(2)` then fills no page.
+const ON_FAULT: i32 = libc::MLOCK_ONFAULT as i32;
+
 /// All pages of which there is something in `len` bytes from `addr` on.
 fn pages(addr: usize, len: usize) -> (usize, usize) {
     (addr & !(PAGE_SIZE - 1), page_up(addr.saturating_add(len)))
@@ -29,36 +32,32 @@ impl<K: Kernel> Pager<K> {
             // For its parent, too: it stays for good.
             // SAFETY: as the system call.
             unsafe { self.exclude(addr, len) };
-            return self.kernel.mlock(addr, len, flags).map_err(errno);
+        } else if flags & !ON_FAULT == 0 {
+            self.kernel
+                .on_own_stack(move || self.lock_unfilled(addr, len))?;
         }
-        let (start, end) = pages(addr, len);
-        let fresh = self
-            .kernel
-            .on_own_stack(move || self.lock_locked(start, end))?;
         // It fills the memory: faults are served meanwhile.
-        let locked = self.kernel.mlock(addr, len, flags);
+        self.kernel.mlock(addr, len, flags).map_err(errno)
+    }
+
+    /// Locks it, here and to the kernel; nothing of it leaves any more.
+    fn lock_unfilled(&'static self, addr: usize, len: usize) -> Outcome<()> {
+        let (start, end) = pages(addr, len);
+        // Pages that are being captured are moved.
+        let mut state = self.settled(self.lock(), start, end)?;
+        let unlocked = |r: &Range| !r.attributes.locked;
+        let before: Vec<_> = state.ranges.within(start, end).filter(unlocked).collect();
+        self.change(&mut state, start, end, |a| a.locked = true);
+        let locked = self.kernel.mlock(addr, len, ON_FAULT);
         if locked.is_err() {
-            self.kernel.on_own_stack(move || {
-                let mut state = self.lock();
-                for range in fresh {
-                    self.unlock(&mut state, range, true);
-                }
-            });
+            for range in before {
+                self.unlock(&mut state, range, true);
+            }
         }
         locked.map_err(errno)
     }
 
-    /// Nothing of it leaves any more; what of it was not locked before.
-    fn lock_locked(&'static self, start: usize, end: usize) -> Outcome<Vec<Range>> {
-        // Pages that are being captured are moved.
-        let mut state = self.settled(self.lock(), start, end)?;
-        let fresh = |r: &Range| !r.attributes.locked;
-        let fresh = state.ranges.within(start, end).filter(fresh).collect();
-        self.change(&mut state, start, end, |a| a.locked = true);
-        Ok(fresh)
-    }
-
-    /// `self.munlock(2)`.
+    /// `munlock(2)`.
     pub unsafe fn munlock(&'static self, addr: usize, len: usize) -> Outcome<()> {
         if self.is_child() {
             // Memory that its parent has locked stays where it is.
@@ -82,7 +81,7 @@ impl<K: Kernel> Pager<K> {
         self.kernel.mlockall(flags).map_err(errno)
     }
 
-    /// `self.munlockall(2)`.
+    /// `munlockall(2)`.
     pub unsafe fn munlockall(&'static self) -> Outcome<()> {
         if self.is_child() {
             return self.kernel.munlockall().map_err(errno);

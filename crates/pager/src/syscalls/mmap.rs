@@ -166,7 +166,7 @@ impl<K: Kernel> Pager<K> {
         Ok(start)
     }
 
-    /// `self.munmap(2)`. Requires: as the system call.
+    /// `munmap(2)`. Requires: as the system call.
     pub unsafe fn munmap(&'static self, addr: usize, len: usize) -> Outcome<()> {
         match self.executor(MemoryCall::Unmap { addr, len }) {
             // SAFETY: the caller answers for the system call, here and below.
@@ -194,7 +194,7 @@ impl<K: Kernel> Pager<K> {
         Ok(())
     }
 
-    /// `self.mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
+    /// `mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
     pub unsafe fn mprotect(&'static self, addr: usize, len: usize, prot: i32) -> Outcome<()> {
         match self.executor(MemoryCall::Protect { addr, len, prot }) {
             // SAFETY: the caller answers for the system call, here and below.

@@ -154,7 +154,7 @@ impl<'a, K: Kernel> Pieces<'a, K> {
 }
 
 impl<K: Kernel> Pager<K> {
-    /// `self.mremap(2)`. Requires: as the system call.
+    /// `mremap(2)`. Requires: as the system call.
     pub unsafe fn mremap(
         &'static self,
         old: usize,

@@ -34,14 +34,15 @@ impl Drop for Blocked {
     }
 }
 
-/// Whether every signal that can be blocked is, in this thread. For checks: a system call.
+/// Whether every signal that can be blocked is, in this thread, or a filter refuses to tell. For checks: a system
+/// call.
 pub fn are_blocked() -> bool {
     const ALWAYS_OPEN: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
     let mut mask = 0u64;
     let args = [libc::SIG_BLOCK.into(), 0, &raw mut mask as c_long, 8, 0, 0];
     // SAFETY: asks alone; one word of the kernel's signal set size, 8 bytes.
-    unsafe { raw::call(libc::SYS_rt_sigprocmask, args) };
-    mask | ALWAYS_OPEN == u64::MAX
+    let told = unsafe { raw::call(libc::SYS_rt_sigprocmask, args) };
+    told < 0 || mask | ALWAYS_OPEN == u64::MAX
 }
 
 fn swap(new: u64) -> u64 {

@@ -98,7 +98,8 @@ pub fn helper_lives() -> bool {
 }
 
 /// Whether the caller may hold a lock that tasks of ours take. A handler of the program that runs meanwhile could
-/// touch paged memory, and wait for a task that waits for the lock. For checks: a system call.
+/// touch paged memory, and wait for a task that waits for the lock. A panic says what it is about first.
+/// For checks: a system call.
 pub fn may_hold_lock_of_service() -> bool {
-    !helper_lives() || is_ours() || super::signal::are_blocked()
+    !helper_lives() || is_ours() || std::thread::panicking() || super::signal::are_blocked()
 }
