@@ -5,11 +5,16 @@ use crate::setup;
 use crate::skips::AllowedSkips;
 use anyhow::{Context, Result};
 use ebb_harness::tools;
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
+
+/// Names the command that the tests of real programs run, rather than the one built with them.
+const TESTED: &str = "TESTED_EBB";
 
 /// Options.
 #[derive(clap::Args)]
@@ -32,102 +37,123 @@ pub struct Options {
 struct Group {
     about: &'static str,
     args: &'static [&'static str],
-    loom: bool,
+    /// Names of test programs of [`PROGRAMS`] that are run; none names them all by itself.
+    programs: Vec<String>,
+    subject: Subject,
 }
 
-const QUICK: Group = Group {
-    about: "unit and model tests",
-    args: &[
-        "test",
-        "--workspace",
-        "--exclude",
-        "ebb",
-        "--exclude",
-        "ebb-preload",
-        "--lib",
-        "--bins",
-    ],
-    loom: false,
-};
+/// What a group tests.
+#[derive(PartialEq, Eq)]
+enum Subject {
+    /// The code that is built with the tests.
+    Own,
+    /// The same, with loom's locks and atomics.
+    Models,
+    /// `ebb` and its library of this build, whichever way the tests themselves are built.
+    Command(&'static str),
+}
 
-const FULL: [Group; 3] = [
-    Group {
-        about: "unit, model and property tests",
-        args: &[
-            "test",
-            "--workspace",
-            "--exclude",
-            "ebb",
-            "--exclude",
-            "ebb-preload",
-        ],
-        loom: false,
-    },
-    Group {
-        about: "models of every interleaving (loom)",
-        args: &[
-            "test",
-            "-p",
-            "ebb-engine",
-            "-p",
-            "ebb-tree",
-            "--release",
-            "--lib",
-            "loom",
-        ],
-        loom: true,
-    },
-    Group {
-        about: "real programs",
-        args: &["test", "-p", "ebb", "-p", "ebb-preload", "--release"],
-        loom: false,
-    },
+const QUICK: &[&str] = &[
+    "test",
+    "--workspace",
+    "--exclude",
+    "ebb",
+    "--exclude",
+    "ebb-preload",
+    "--lib",
+    "--bins",
 ];
 
-/// Without those that measure how fast it is.
-const CHECKED: Group = Group {
-    about: "real programs, checked",
-    args: &[
-        "test",
-        "--profile",
-        "checked",
-        "-p",
-        "ebb",
-        "-p",
-        "ebb-preload",
-        "--test",
-        "answers",
-        "--test",
-        "command",
-        "--test",
-        "faults",
-        "--test",
-        "forks",
-        "--test",
-        "keys",
-        "--test",
-        "limit",
-        "--test",
-        "outside",
-        "--test",
-        "slots",
-        "--test",
-        "programs",
-        "--test",
-        "progress",
-        "--test",
-        "smoke",
-        "--test",
-        "swap",
-        "--test",
-        "syscalls",
-        "--test",
-        "trees",
-        "--test",
-        "watching",
-    ],
-    loom: false,
-};
+const UNITS: &[&str] = &[
+    "test",
+    "--workspace",
+    "--exclude",
+    "ebb",
+    "--exclude",
+    "ebb-preload",
+];
+
+const MODELS: &[&str] = &[
+    "test",
+    "-p",
+    "ebb-engine",
+    "-p",
+    "ebb-tree",
+    "--release",
+    "--lib",
+    "loom",
+];
+
+/// Tests of real programs. They are built without optimisation, which takes a tenth of the time.
+const REAL: &[&str] = &["test", "-p", "ebb", "-p", "ebb-preload", "--bins"];
+
+/// The folders of their test programs.
+const PROGRAMS: [&str; 2] = ["crates/ebb/tests", "crates/preload/tests"];
+
+/// The one that measures code of its own: it is built as that is released.
+const LAB: &str = "lab";
+
+/// Those that measure how fast the command is, or test how it is packed: not run with checks.
+const RELEASED: [&str; 5] = ["start", "scale", "workloads", "packages", "containers"];
+
+impl Group {
+    fn quick() -> Self {
+        Self::new("unit and model tests", QUICK, Subject::Own)
+    }
+
+    fn full() -> Result<[Self; 4]> {
+        let released = || Subject::Command("release");
+        Ok([
+            Self::new("unit, model and property tests", UNITS, Subject::Own),
+            Self::new(
+                "models of every interleaving (loom)",
+                MODELS,
+                Subject::Models,
+            ),
+            Self {
+                programs: programs(|name| name != LAB)?,
+                ..Self::new("real programs", REAL, released())
+            },
+            Self {
+                programs: vec![LAB.into()],
+                ..Self::new("the lab", &["test", "-p", "ebb", "--release"], released())
+            },
+        ])
+    }
+
+    fn checked() -> Result<Self> {
+        let checked = |name: &str| name != LAB && !RELEASED.contains(&name);
+        Ok(Self {
+            programs: programs(checked)?,
+            ..Self::new("real programs, checked", REAL, Subject::Command("checked"))
+        })
+    }
+
+    fn new(about: &'static str, args: &'static [&'static str], subject: Subject) -> Self {
+        Self {
+            about,
+            args,
+            programs: Vec::new(),
+            subject,
+        }
+    }
+}
+
+/// The test programs for which this holds.
+fn programs(wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for folder in PROGRAMS {
+        for entry in fs::read_dir(tools::project().join(folder))? {
+            let path = entry?.path();
+            let is_one =
+                path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
+            let name = path.file_stem().and_then(OsStr::to_str);
+            names.extend(name.filter(|name| is_one && wanted(name)).map(String::from));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
 
 #[derive(Default)]
 struct Tally {
@@ -163,14 +189,16 @@ pub fn test(options: &Options) -> Result<bool> {
     let start = Instant::now();
     let mut tally = Tally::default();
     if options.quick {
-        run(&QUICK, options, &mut tally)?;
+        run(&Group::quick(), options, &mut tally)?;
     } else if options.checked {
         setup::install(setup::Extent::Full);
-        run(&CHECKED, options, &mut tally)?;
+        let build = ["build", "--profile", "checked"];
+        setup::cargo(&[&build[..], &["-p", "ebb", "-p", "ebb-preload"]].concat())?;
+        run(&Group::checked()?, options, &mut tally)?;
     } else {
         setup::install(setup::Extent::Full);
         setup::build_release()?;
-        for group in &FULL {
+        for group in &Group::full()? {
             run(group, options, &mut tally)?;
         }
     }
@@ -190,20 +218,30 @@ fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
     eprintln!("\nxtask: {}", group.about);
     let mut command = Command::new("cargo");
     command.args(group.args);
+    for program in &group.programs {
+        command.args(["--test", program]);
+    }
     // One failure must not hide what the other programs would have said.
     command.arg("--no-fail-fast").arg("--");
     command.arg("--show-output");
     command.args(&options.filter);
-    if group.loom {
-        command
-            .env("RUSTFLAGS", "--cfg loom")
-            // Models are as fast without, and built sooner.
-            .env("CARGO_PROFILE_RELEASE_LTO", "off")
-            .env("CARGO_TARGET_DIR", tools::project().join("target/loom"));
-    }
-    if group.args.contains(&"ebb-preload") && group.args.contains(&"--release") {
-        // As `build_release` has built it.
-        command.env(setup::EMBED, setup::library());
+    let target = tools::project().join("target");
+    match group.subject {
+        Subject::Own => {}
+        Subject::Models => {
+            command
+                .env("RUSTFLAGS", "--cfg loom")
+                // Models are as fast without, and built sooner.
+                .env("CARGO_PROFILE_RELEASE_LTO", "off")
+                .env("CARGO_TARGET_DIR", target.join("loom"));
+        }
+        Subject::Command(build) => {
+            command.env(TESTED, target.join(build).join("ebb"));
+            if build == "release" {
+                // As `build_release` has built it.
+                command.env(setup::EMBED, setup::library());
+            }
+        }
     }
     // Behind the system's own: redis-server may be there alone (`setup`).
     let mut path = tools::path();

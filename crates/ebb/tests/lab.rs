@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Managed, Under, cannot_page, lab};
+use common::{Managed, Under, cannot_page, lab, not_built_for_speed};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_lab::allocator::tail::{self, Load};
@@ -14,14 +14,6 @@ use ebb_lab::{Report, shrinker, vswap};
 use serde_json::{Map, Value};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-
-/// Says why figures of this build mean nothing, if so; the caller then returns.
-fn not_built_for_speed() -> bool {
-    if cfg!(debug_assertions) {
-        println!("skipped: a benchmark, and this is a debug build");
-    }
-    cfg!(debug_assertions)
-}
 
 /// One of these tests at a time, those too that look at columns alone: two would measure each other.
 fn alone() -> MutexGuard<'static, ()> {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Under, c_program, cannot_page, free};
+use common::{Under, c_program, cannot_page, free, not_built_for_speed};
 use ebb_harness::MIB;
 use ebb_harness::job::{Job, Outcome};
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn faults(run: &Outcome) -> u64 {
 #[test]
 fn a_program_that_does_nothing_takes_few_page_faults_more() {
     // Without optimisation the library is several times as large.
-    if cfg!(debug_assertions) || cannot_page() {
+    if not_built_for_speed() || cannot_page() {
         return;
     }
     let start = c_program("start");

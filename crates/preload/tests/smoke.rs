@@ -16,13 +16,17 @@ use std::time::{Duration, Instant};
 const TIME_LIMIT: Duration = Duration::from_secs(90);
 const CONTROL: &str = "smoke-test";
 
-/// The library, built once a run: cargo does not, as no test can link with it.
+/// The library of the build under test: where the command of `TESTED_EBB` lies, or the tests themselves. It is built
+/// once a run: cargo does not, as no test can link with it.
 fn library() -> PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let test = std::env::current_exe().unwrap();
-        // target/PROFILE/deps/test
-        let folder = test.ancestors().nth(2).unwrap();
+        let folder = match std::env::var_os("TESTED_EBB") {
+            Some(command) => PathBuf::from(command).parent().unwrap().to_path_buf(),
+            // target/PROFILE/deps/test
+            None => test.ancestors().nth(2).unwrap().to_path_buf(),
+        };
         let profile = match folder.file_name().and_then(OsStr::to_str).unwrap() {
             "debug" => "dev",
             name => name,

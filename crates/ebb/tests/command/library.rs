@@ -1,6 +1,6 @@
 //! Where the library comes from: beside `ebb`, or from the copy inside, through the user's cache.
 
-use super::common::{cannot_page, ebb};
+use super::common::{cannot_page, ebb, not_built_for_speed};
 use super::stderr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -118,8 +118,7 @@ fn a_cache_that_cannot_be_used_is_refused_with_the_next_step() {
 #[test]
 fn the_command_and_its_library_are_small() {
     const MOST: usize = 4_000_000;
-    if cfg!(debug_assertions) {
-        println!("skipped: a benchmark, and this is a debug build");
+    if not_built_for_speed() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 /// The command, with its preload library built beside it.
 pub fn ebb() -> &'static Path {
-    static EBB: OnceLock<PathBuf> = OnceLock::new();
+    static EBB: OnceLock<&Path> = OnceLock::new();
     EBB.get_or_init(|| {
         build_beside("ebb-preload");
-        PathBuf::from(env!("CARGO_BIN_EXE_ebb"))
+        tested()
     })
 }
 
@@ -28,23 +28,44 @@ pub fn lab() -> &'static Path {
     static LAB: OnceLock<PathBuf> = OnceLock::new();
     LAB.get_or_init(|| {
         build_beside("ebb-lab");
-        Path::new(env!("CARGO_BIN_EXE_ebb")).with_file_name("ebb-lab")
+        tested().with_file_name("ebb-lab")
     })
+}
+
+/// The command under test: that of `TESTED_EBB`, or the one that is built with the tests.
+fn tested() -> &'static Path {
+    static TESTED: OnceLock<PathBuf> = OnceLock::new();
+    TESTED.get_or_init(|| {
+        let named = std::env::var_os("TESTED_EBB");
+        named.map_or_else(|| env!("CARGO_BIN_EXE_ebb").into(), PathBuf::from)
+    })
+}
+
+/// The folder of the build under test.
+fn build() -> &'static Path {
+    tested().parent().expect("a directory")
+}
+
+/// Says why figures of the build under test mean nothing, if so; the caller then returns.
+pub fn not_built_for_speed() -> bool {
+    let released = build().ends_with("release");
+    if !released {
+        println!("skipped: a benchmark, and this is a debug build");
+    }
+    !released
 }
 
 /// Builds a package of the project beside the command under test.
 fn build_beside(package: &str) {
-    let ebb = Path::new(env!("CARGO_BIN_EXE_ebb"));
-    let dir = ebb.parent().expect("a directory");
-    let mut build = Command::new("cargo");
-    build.args(["build", "--quiet", "-p", package, "--target-dir"]);
-    build.arg(dir.parent().expect("the target directory"));
-    let profile = match dir.file_name().and_then(OsStr::to_str) {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "-p", package, "--target-dir"]);
+    cargo.arg(build().parent().expect("the target directory"));
+    let profile = match build().file_name().and_then(OsStr::to_str) {
         Some("debug") | None => "dev",
         Some(name) => name,
     };
-    build.args(["--profile", profile]);
-    let status = build
+    cargo.args(["--profile", profile]);
+    let status = cargo
         .current_dir(tools::project())
         .status()
         .expect("cargo runs");
