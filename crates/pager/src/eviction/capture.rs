@@ -515,32 +515,22 @@ struct Shifted {
     copied: usize,
 }
 
-/// Those of `victims` that may leave together, and in which way.
+/// Those of `victims` that may leave together, and in which way: those in memory that pages leave, and whose missing
+/// pages are our faults. Only from such may they be missing.
 fn leaving(ranges: &Ranges, unit: UnitNumber, victims: Mask) -> Option<(WayOut, Mask)> {
-    WayOut::ALL
-        .map(|way| (way, leaving_by(ranges, unit, victims, way)))
-        .into_iter()
-        .find(|(_, pages)| *pages != 0)
-}
-
-/// Those of `victims` that lie in memory that pages leave in this way and whose missing pages are our
-/// faults: only from such may they be missing.
-fn leaving_by(ranges: &Ranges, unit: UnitNumber, victims: Mask, way: WayOut) -> Mask {
-    let all = |first: usize, len: usize| {
-        let start = unit.first().plus(first).address();
-        ranges.find(start).is_some_and(|r| {
-            let leave = r.attributes.evictable() && r.attributes.way_out() == Some(way);
-            leave && r.end >= start + len * PAGE_SIZE
-        })
-    };
-    let in_run = |first, len| match all(first, len) {
-        true => ones(first, len),
-        // It goes from one range to the next.
-        false => (first..first + len)
-            .filter(|&i| all(i, 1))
-            .fold(0, |mask, i| mask | 1 << i),
-    };
-    runs(victims).fold(0, |mask, (first, len)| mask | in_run(first, len))
+    let start = unit.first().address();
+    let mut by_way = WayOut::ALL.map(|way| (way, 0));
+    for range in ranges.within(start, start + UNIT_BYTES) {
+        if let Some(way) = range
+            .attributes
+            .way_out()
+            .filter(|_| range.attributes.evictable())
+        {
+            let (first, end) = (range.start - start, range.end - start);
+            by_way[way as usize].1 |= victims & ones(first / PAGE_SIZE, (end - first) / PAGE_SIZE);
+        }
+    }
+    by_way.into_iter().find(|(_, pages)| *pages != 0)
 }
 
 /// A bay with the protection of memory that may be executed: the kernel moves pages between places
