@@ -11,6 +11,7 @@ use ebb_sys::paging::{Entry, Kernel, MemoryDescriptors, Time};
 use ebb_sys::program::Gone;
 use ebb_sys::thread::{TaskName, Urgency};
 use ebb_sys::userfaultfd::Fault;
+use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
@@ -418,7 +419,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     fn reopen(&self, _: u32, _: i32) -> Result<OwnedFd, Errno> {
         Err(Errno(libc::ENOENT))
     }
-    fn setting(&self, _: &str) -> Option<String> {
+    fn setting(&self, _: &CStr) -> Option<CString> {
         None
     }
     fn helper_lives(&self) -> bool {
@@ -775,6 +776,13 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         let start = reserve_at(wanted, len).or_else(|_| ebb_sys::memory::reserve(len))?;
         tables.map(start, len, 3, true);
         Ok(start)
+    }
+    fn word_of_process(&self) -> Option<&'static AtomicU32> {
+        let page = self.reserve(PAGE).ok()?;
+        // SAFETY: advice on a page just mapped.
+        unsafe { self.madvise(page, PAGE, libc::MADV_WIPEONFORK).ok()? };
+        // SAFETY: a page that is never unmapped, and zeros are such a word.
+        Some(unsafe { &*(page as *const AtomicU32) })
     }
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
         let start = self.reserve(len)?;

@@ -10,12 +10,14 @@
 //! Nothing is registered at first: memory runs at full speed until the tree nears its budget.
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
-use crate::process::lifecycle::Entries;
+use crate::process::lifecycle::{Beginning, Entries};
 use crate::process::outcome::Outcome;
 use crate::statics::PAGER;
 use ebb_sys::paging::Kernel;
 
 extern "C" fn keeper(_: usize) -> ! {
+    // Before there is a keeper nothing of the program's is out.
+    PAGER.end_on_panic();
     PAGER.run_keeper()
 }
 
@@ -27,15 +29,17 @@ extern "C" fn service(index: usize) -> ! {
 /// Memory calls may come earlier than this.
 #[unsafe(link_section = ".text.startup")]
 pub fn start() {
-    let control = PAGER.kernel.setting("EBB_CONTROL");
+    let control = PAGER.kernel.setting(c"EBB_CONTROL");
     let control = control.filter(|control| !control.is_empty());
-    PAGER.lifecycle.begin(control, Entries { keeper, service });
-    PAGER.lifecycle.note_standard_error(&PAGER.kernel);
+    PAGER.lifecycle.begin(Beginning {
+        control,
+        entries: Entries { keeper, service },
+        standard_error: PAGER.kernel.standard_error(),
+    });
     if !wanted() {
         PAGER.lock().ranges.clear();
         return;
     }
-    PAGER.end_on_panic();
     PAGER.vfork_calls.begin(&PAGER.kernel);
     PAGER.kernel.begin();
 }

@@ -201,8 +201,10 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// From now on a panic ends the process as any failure does.
+    /// From now on a panic ends the process as any failure does. Under the lock, so that no fork copies the lock of
+    /// Rust's library as it is held.
     pub fn end_on_panic(&'static self) {
+        let _state = self.lock();
         std::panic::set_hook(Box::new(|panic| self.end(self.member(), &described(panic))));
     }
 

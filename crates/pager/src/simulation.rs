@@ -5,11 +5,13 @@
 
 use crate::devices::swap_space;
 use crate::pager::Pager;
+use crate::process::lifecycle::Beginning;
 pub use crate::process::lifecycle::Entries;
 pub use crate::process::outcome::Outcome;
 use ebb_engine::slots::Devices;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
+use std::ffi::CString;
 use std::ops::ControlFlow::Continue;
 
 /// The pager of a simulated process.
@@ -74,7 +76,11 @@ impl<K: Kernel> Simulated<K> {
 
     /// The process begins, in a tree whose supervisor has this address.
     pub fn begin(&'static self, control: String, entries: Entries) {
-        self.pager.lifecycle.begin(Some(control), entries);
+        self.pager.lifecycle.begin(Beginning {
+            control: CString::new(control).ok(),
+            entries,
+            standard_error: None,
+        });
         self.pager.vfork_calls.begin(&self.pager.kernel);
         self.pager.kernel.begin();
     }

@@ -25,6 +25,7 @@
 //! | `process::task::LAUNCH` | a new task has nothing but its number to find its order by |
 //! | `process::credentials::CHANGES` | any thread of the program changes users for all tasks |
 //! | `process::program::PROGRAM` | the kernel clears its word when the first thread ends |
+//! | `process::program::OWN_PAGE` | the kernel empties it in a forked child, and it costs no mapping |
 //! | `process::stack::STACK_SET` | a thread knows its stack from its stack pointer alone |
 //! | `process::syscall_trap::TRAP` | a signal handler finds it by its symbol; the kernel reads its selector |
 //! | `proc::file::DIRECTORY` | descriptors belong to the table that all our tasks share |

@@ -21,6 +21,7 @@ use crate::program::Gone;
 pub use crate::thread::Entry;
 use crate::thread::{TaskName, Urgency};
 use crate::userfaultfd::Fault;
+use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
@@ -117,7 +118,7 @@ pub trait Kernel: Sync + Sized + 'static {
     /// Opens what another task has by a number.
     fn reopen(&self, task: u32, fd: i32) -> Result<OwnedFd, Errno>;
     /// A variable of the environment that the process began with.
-    fn setting(&self, name: &str) -> Option<String>;
+    fn setting(&self, name: &CStr) -> Option<CString>;
     /// Whether the helper lives.
     fn helper_lives(&self) -> bool;
     /// Ends the helper, of which the calling thread is.
@@ -253,6 +254,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno>;
     /// The same, which the child has too.
     fn reserve(&self, len: usize) -> Result<usize, Errno>;
+    /// A word that is zero in each forked child; none where the system refuses it.
+    fn word_of_process(&self) -> Option<&'static AtomicU32>;
     /// Calls `act` while no memory of ours is mapped, if none lies in `range`; else the first part that does.
     /// `act` allocates nothing.
     fn apart_from_own<T>(

@@ -22,9 +22,9 @@ impl<K: Kernel> Pager<K> {
     ) -> Result<Keeper<K>, String> {
         if !forked {
             // As long as nothing of it can be out; a forked child has the answer from its parent.
-            let check = self.kernel.setting("EBB_CHECK");
+            let check = self.kernel.setting(c"EBB_CHECK");
             let auditing = check.is_some();
-            let checking = check.is_some_and(|how| how != "end");
+            let checking = check.is_some_and(|how| how.as_c_str() != c"end");
             self.lifecycle.check_for_tests(checking, auditing);
         }
         if !self.kernel.has_user(member.user()) && !member.serves_other_users() {

@@ -2,8 +2,9 @@
 
 use ebb_sys::Errno;
 use ebb_sys::paging::{Entry, Kernel};
+use once_cell::race::OnceBox;
+use std::ffi::CString;
 use std::io::Write;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -27,12 +28,20 @@ pub struct Entries {
     pub service: Entry,
 }
 
+/// How a process begins.
+pub struct Beginning {
+    /// The address of the tree's supervisor, if the process is in a tree.
+    pub control: Option<CString>,
+    /// The entry points of keeper and service threads.
+    pub entries: Entries,
+    /// Standard error, by device and inode.
+    pub standard_error: Option<(u64, u64)>,
+}
+
 /// How far the library has come in this process.
 pub struct Lifecycle {
-    /// The address of the tree's supervisor, from [`begin`](Self::begin) on.
-    control: OnceLock<Option<String>>,
-    /// The entry points of keeper and service threads, from [`begin`](Self::begin) on.
-    entries: OnceLock<Entries>,
+    /// The beginning of the process, from [`begin`](Self::begin) on.
+    beginning: OnceBox<Beginning>,
     /// The state of the keeper.
     keeper: AtomicU32,
     /// The keeper's task, by its number in the system. A forked child finds its parent's here.
@@ -44,48 +53,36 @@ pub struct Lifecycle {
     /// Flag for tests: memory is compared with the page map when the program has let it go
     /// ([`audit`](crate::process::audit)).
     auditing: AtomicBool,
-    /// Standard error as the program began, by device and inode.
-    standard_error: OnceLock<(u64, u64)>,
 }
 
 impl Lifecycle {
     /// Before the library's constructor.
     pub const fn new() -> Self {
         Self {
-            control: OnceLock::new(),
-            entries: OnceLock::new(),
+            beginning: OnceBox::new(),
             keeper: AtomicU32::new(NO_KEEPER),
             keeper_task: AtomicU32::new(0),
             descriptors: AtomicU32::new(UNTRIED),
             checking: AtomicBool::new(false),
             auditing: AtomicBool::new(false),
-            standard_error: OnceLock::new(),
         }
     }
 
-    /// The constructor ran. `control` names the supervisor, if the process is in a tree.
-    pub fn begin(&self, control: Option<String>, entries: Entries) {
+    /// The constructor ran.
+    pub fn begin(&self, beginning: Beginning) {
         // A store before any load: one page fault, not two.
         self.keeper.store(NO_KEEPER, SeqCst);
-        self.entries.get_or_init(|| entries);
-        self.control.get_or_init(|| control);
-    }
-
-    /// Remembers what standard error is as the program begins.
-    pub fn note_standard_error(&self, kernel: &impl Kernel) {
-        if let Some(file) = kernel.standard_error() {
-            let _ = self.standard_error.set(file);
-        }
+        let _ = self.beginning.set(Box::new(beginning));
     }
 
     /// How to reach the tree's supervisor, if this process is in a tree.
     pub fn control(&self) -> Option<&str> {
-        self.control.get()?.as_deref()
+        self.beginning.get()?.control.as_deref()?.to_str().ok()
     }
 
     /// Whether the process may be in a tree: before [`begin`](Self::begin) that is unknown, so yes.
     pub fn may_page(&self) -> bool {
-        self.control.get().is_none_or(Option::is_some)
+        self.beginning.get().is_none_or(|b| b.control.is_some())
     }
 
     /// Claims the start of the first keeper; false if there is one already, or never will be.
@@ -98,8 +95,8 @@ impl Lifecycle {
 
     /// Starts the keeper, and so the helper; tries again for `patience` where the system refuses it.
     pub fn start_keeper(&self, kernel: &impl Kernel, patience: Duration) -> Result<(), Errno> {
-        let started = match self.entries.get() {
-            Some(entries) => kernel.start_helper(entries.keeper, patience),
+        let started = match self.beginning.get() {
+            Some(begun) => kernel.start_helper(begun.entries.keeper, patience),
             None => Err(Errno(libc::EAGAIN)),
         };
         if started.is_err() {
@@ -126,7 +123,8 @@ impl Lifecycle {
             libc::ENOTSUP => "none can be started to serve it here",
             _ => "none could be started to serve it",
         };
-        if kernel.standard_error() != self.standard_error.get().copied() {
+        let then = self.beginning.get().and_then(|b| b.standard_error);
+        if kernel.standard_error() != then {
             return;
         }
         let mut line = [0u8; 256];
@@ -143,8 +141,8 @@ impl Lifecycle {
 
     /// Where service threads start.
     pub fn service_entry(&self) -> Entry {
-        let entries = self.entries.get();
-        entries.expect("a keeper was started, by them").service
+        let begun = self.beginning.get();
+        begun.expect("a keeper was started, by it").entries.service
     }
 
     /// The keeper has nothing to do here, and ends.
@@ -195,7 +193,7 @@ impl Lifecycle {
     pub fn check(&self) {
         assert!(self.keeper.load(SeqCst) <= NEVER_A_KEEPER);
         assert!(self.descriptors.load(SeqCst) <= REFUSED);
-        assert!(!self.has_descriptors() || self.entries.get().is_some());
+        assert!(!self.has_descriptors() || self.beginning.get().is_some());
     }
 
     /// Tests want checks: all invariants again and again, and a look at memory when the program has let it go.

@@ -31,7 +31,7 @@ use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
 use ebb_sys::robust::Robust;
 use std::cell::UnsafeCell;
-use std::ptr::null_mut;
+use std::ptr::{self, null_mut};
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst,
 };
@@ -149,20 +149,10 @@ impl VforkCalls {
 
     /// From now on children that share this memory are known. Where the system refuses a page they are not.
     pub fn begin(&self, kernel: &impl Kernel) {
-        let Ok(page) = kernel.reserve(PAGE_SIZE) else {
-            return;
-        };
-        // SAFETY: a page of ours, just mapped and aligned.
-        unsafe {
-            if kernel
-                .madvise(page, PAGE_SIZE, libc::MADV_WIPEONFORK)
-                .is_ok()
-            {
-                // By this process, before any child of it asks.
-                let own = page as *mut AtomicU32;
-                (*own).store(kernel.process(), Relaxed);
-                self.own_pid.store(own, SeqCst);
-            }
+        if let Some(own) = kernel.word_of_process() {
+            // By this process, before any child of it asks.
+            own.store(kernel.process(), Relaxed);
+            self.own_pid.store(ptr::from_ref(own).cast_mut(), SeqCst);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::fault::fault_service::FaultService;
 use crate::keeper::thread::Keeper;
 use crate::map::page_map::{Page, PageNumber};
 use crate::pager::Pager;
-use crate::process::lifecycle::Entries;
+use crate::process::lifecycle::{Beginning, Entries};
 use crate::process::outcome::Outcome;
 use crate::process::worker::{PendingFault, Worker};
 use ebb_engine::slots::Devices;
@@ -62,7 +62,11 @@ impl Machine {
             keeper: never,
             service: never,
         };
-        pager.lifecycle.begin(Some("a tree".into()), entries);
+        pager.lifecycle.begin(Beginning {
+            control: Some(c"a tree".into()),
+            entries,
+            standard_error: None,
+        });
         let member = Member::alone(budget, config).expect("a table");
         let member: &'static Member = Box::leak(Box::new(member));
         let freed = |bytes: &[u8]| pager.before_give_back(bytes);

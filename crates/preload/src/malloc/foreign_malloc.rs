@@ -81,6 +81,8 @@ struct Search {
     found: Option<usize>,
 }
 
+// Beside the library's constructor, which calls it in every process.
+#[unsafe(link_section = ".text.startup")]
 unsafe extern "C" fn look(
     module: *mut libc::dl_phdr_info,
     _: libc::size_t,

@@ -194,6 +194,8 @@ pub mod c {
 // SAFETY: blocks come from dlmalloc or from fresh maps, with the size and alignment of the layout. The
 // layout alone decides which of the two, and `dealloc` is given the same one.
 unsafe impl GlobalAlloc for InternalHeap {
+    // Beside the library's constructor, which calls it in every process.
+    #[unsafe(link_section = ".text.startup")]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_direct(layout.size()) {
             return map_aligned(layout);

@@ -66,6 +66,8 @@ pub struct Template {
 impl Template {
     /// Looks at the calling thread and at what is loaded. None where the layout is not the one expected:
     /// then no task of ours can be started.
+    // Beside the library's constructor, which calls it in every process.
+    #[unsafe(link_section = ".text.startup")]
     pub fn take() -> Option<Self> {
         let mut found = Found {
             pointer: thread_pointer(),
@@ -188,6 +190,8 @@ struct Found {
     align: usize,
 }
 
+// Beside the library's constructor, which calls it in every process.
+#[unsafe(link_section = ".text.startup")]
 unsafe extern "C" fn look(
     module: *mut libc::dl_phdr_info,
     _: libc::size_t,

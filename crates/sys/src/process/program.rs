@@ -40,6 +40,22 @@ static PROGRAM: Program = Program {
     pidfd: AtomicI32::new(-1),
 };
 
+/// A page with nothing else in it.
+#[repr(align(4096))]
+struct OwnPage(AtomicU32);
+
+/// One for the process: the kernel empties it in a forked child. It lies in the library, as the first mapping of our
+/// own costs a small process six page faults.
+static OWN_PAGE: OwnPage = OwnPage(AtomicU32::new(0));
+
+/// A word that is zero in each forked child; none where the system refuses it.
+pub fn word_of_process() -> Option<&'static AtomicU32> {
+    let page = (&raw const OWN_PAGE).addr();
+    // SAFETY: advice on a page that holds this word alone; it is whole, by its alignment.
+    unsafe { memory::madvise(page, size_of::<OwnPage>(), libc::MADV_WIPEONFORK).ok()? };
+    Some(&OWN_PAGE.0)
+}
+
 /// Called on the program's first thread: as the library is loaded, and in a forked child before another runs.
 pub fn begin() {
     const GET_TID_ADDRESS: c_long = 40;

@@ -31,7 +31,7 @@ use crate::process::credentials;
 use crate::process::thread::{self, TaskName};
 use crate::{Errno, memory, proc};
 use libc::c_long;
-use std::sync::OnceLock;
+use once_cell::race::OnceBox;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -49,7 +49,8 @@ struct Order {
 
 /// The parts from which tasks are made.
 struct Launch {
-    template: OnceLock<Option<Template>>,
+    /// The pattern of their control blocks; none where no task can be started.
+    template: OnceBox<Template>,
     /// The place where the control blocks lie, once there are stacks.
     block_area: AtomicUsize,
     orders: [Order; TASKS],
@@ -59,7 +60,7 @@ struct Launch {
 
 /// One for the process: a new task, which has nothing but its number, finds its order there.
 static LAUNCH: Launch = Launch {
-    template: OnceLock::new(),
+    template: OnceBox::new(),
     block_area: AtomicUsize::new(0),
     orders: [const {
         Order {
@@ -72,7 +73,9 @@ static LAUNCH: Launch = Launch {
 
 /// Looks at what tasks will need of the calling thread. Called once, before another thread runs.
 pub fn prepare() {
-    LAUNCH.template.get_or_init(Template::take);
+    if let Some(template) = Template::take() {
+        let _ = LAUNCH.template.set(Box::new(template));
+    }
 }
 
 /// On a task of ours: ends the helper.
@@ -221,7 +224,7 @@ extern "C" fn lead(number: usize) -> ! {
 }
 
 extern "C" fn first(number: usize) -> ! {
-    if let Some(Some(template)) = LAUNCH.template.get() {
+    if let Some(template) = LAUNCH.template.get() {
         template.register_rseq();
     }
     let order = &LAUNCH.orders[number];
@@ -268,7 +271,7 @@ fn leave_descriptors() {
 
 /// Makes the areas of stacks and control blocks, if there are none.
 fn make_areas() -> Result<(), Errno> {
-    let Some(Some(template)) = LAUNCH.template.get() else {
+    let Some(template) = LAUNCH.template.get() else {
         return Err(Errno(libc::ENOTSUP));
     };
     if REGISTRY.stack_area().is_none() {
@@ -303,11 +306,7 @@ fn top(number: usize) -> usize {
 /// # Safety
 /// No task uses it, and there are areas.
 unsafe fn block(number: usize) -> usize {
-    let template = LAUNCH
-        .template
-        .get()
-        .and_then(Option::as_ref)
-        .expect("there are areas");
+    let template = LAUNCH.template.get().expect("there are areas");
     // SAFETY: by the caller's contract.
     unsafe { template.write(LAUNCH.block_area.load(SeqCst) + number * template.bytes()) }
 }
