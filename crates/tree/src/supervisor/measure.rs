@@ -118,8 +118,13 @@ impl Supervisor {
         // Processes that forked since the last tick: their children are looked for at once, and count
         // then.
         let forked = self.table.forked.load(SeqCst);
-        if forked != 0 || self.measurements.next_walk.is_none_or(|at| start >= at) {
-            self.walk();
+        let walk_due = self.measurements.next_walk.is_none_or(|at| start >= at);
+        let mut apart = Duration::ZERO;
+        if forked != 0 || walk_due {
+            let walking = self.walk();
+            if walk_due {
+                apart = walking;
+            }
         }
         self.measure();
         self.table.forked.fetch_sub(forked, SeqCst);
@@ -130,11 +135,11 @@ impl Supervisor {
         let above = self.reduce_budget();
         let room = self.apply_limit(above);
 
-        // Processor time: on a busy machine much of the elapsed is others'. Sharing is measured seldom,
-        // but takes as long as a hundred ticks. With it counted here, a tree of forked processes would be
-        // out of sight for that long, just when it nears its budget.
-        let measuring = self.measurements.sharing.take_cost();
-        let cost = cpu_time().saturating_sub(cpu).saturating_sub(measuring);
+        // Processor time: on a busy machine much of the elapsed is others'. Sharing is measured seldom, as are
+        // processes that have many threads walked through. Both take as long as a hundred ticks. With them
+        // counted here, the tree would be out of sight for that long, just when it nears its budget.
+        apart += self.measurements.sharing.take_cost();
+        let cost = cpu_time().saturating_sub(cpu).saturating_sub(apart);
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
         let until_full = Duration::from_millis((room / (FILL_PAGES_PER_MS * cpus)).max(0) as u64);
         let pace = if self.someone_to_measure() || self.someone_shares() {
@@ -213,8 +218,8 @@ impl Supervisor {
     }
 
     /// Finds the processes of the tree that have not joined. One that ends is dropped when
-    /// it cannot be measured any more; none leaves the tree otherwise.
-    fn walk(&mut self) {
+    /// it cannot be measured any more; none leaves the tree otherwise. The processor time that it took.
+    fn walk(&mut self) -> Duration {
         let cpu = cpu_time();
         let found = descendants(
             self.measurements.unmanaged.keys().copied(),
@@ -258,6 +263,7 @@ impl Supervisor {
         }
         let cost = cpu_time().saturating_sub(cpu);
         self.measurements.next_walk = Some(Instant::now() + SLOWEST.max(cost * WALK_SHARE));
+        cost
     }
 
     /// Measures every process that does not charge for itself, and writes the limit.
