@@ -60,6 +60,11 @@ pub fn admit(len: usize) {
     PAGER.admit(len);
 }
 
+/// A thread of the program starts: see `admission`.
+pub fn admit_thread() {
+    PAGER.admit_thread();
+}
+
 /// The program is about to register `len` bytes from `start` on with a userfaultfd.
 pub fn release_to_program(start: usize, len: usize) {
     PAGER.release_to_program(start, len);

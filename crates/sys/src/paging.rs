@@ -91,6 +91,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn bind(&self, cpu: usize);
     /// Sets how a thread competes for its processor; whether that is permitted.
     fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool;
+    /// Asks for turns of the processor that are short and come soon, for the calling thread.
+    fn shorten_turns(&self);
     /// Starts a service thread; its number.
     fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno>;
     /// Names the calling thread.

@@ -136,6 +136,9 @@ impl Kernel for SystemKernel {
         // Where it cannot be bound, it serves from elsewhere.
         let _ = thread::bind(cpu);
     }
+    fn shorten_turns(&self) {
+        thread::short_slice();
+    }
     fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool {
         thread::set_urgency(thread, urgency).is_ok()
     }

@@ -14,7 +14,7 @@
 //!   grow before one of them has been measured
 //!
 //! Growth is reported bit by bit: mappings and large blocks as they are asked for, small blocks of malloc when some
-//! pages of them were handed out. That is too much rather than too little; each [`MEASURE_EVERY`] of it the process
+//! pages of them were handed out, threads as they start. That is too much rather than too little; each [`MEASURE_EVERY`] of it the process
 //! is measured. While a thread waits, so does every other that would grow: each would else fill as much again before
 //! it is its turn to look.
 
@@ -32,6 +32,10 @@ const WAIT_MIN: u64 = (1 << 20) / PAGE_SIZE as u64;
 const MEASURE_EVERY: usize = 256 << 10;
 /// The same where the tree does not page and the supervisor measures this process.
 const MEASURE_EVERY_WATCHED: usize = 4 << 20;
+/// Bytes of a stack that a thread fills as it starts.
+const STACK: usize = 16 << 10;
+/// The bytes for which a thread counts: what threads fill of reserved memory is seen by a look alone.
+const OF_A_THREAD: usize = 1 << 20;
 /// How often it is seen whether the tree still holds back.
 const RECHECK: Duration = Duration::from_millis(20);
 /// How long it waits in all. A supervisor that does not come in this time is stopped: on a crowded machine it may take
@@ -44,8 +48,18 @@ impl<K: Kernel> Pager<K> {
         self.admission.change(&self.kernel);
     }
 
+    /// A thread of the program starts: it fills its stack, and perhaps memory of which nobody reports.
+    pub fn admit_thread(&'static self) {
+        self.admit_counted(STACK, OF_A_THREAD);
+    }
+
     /// `len` bytes more may be filled.
     pub fn admit(&'static self, len: usize) {
+        self.admit_counted(len, len);
+    }
+
+    /// The same; `counted` bytes nearer to the next look.
+    fn admit_counted(&'static self, len: usize, counted: usize) {
         if self.process().is_some() || !self.wanted() || self.lifecycle.is_keeperless() {
             return;
         }
@@ -53,7 +67,7 @@ impl<K: Kernel> Pager<K> {
             Some(member) if member.mode() == Mode::Watching => MEASURE_EVERY_WATCHED,
             _ => MEASURE_EVERY,
         };
-        if !self.admission.add(len, look) {
+        if !self.admission.add(counted, look) {
             return;
         }
         if self.is_child() {

@@ -1,4 +1,5 @@
-//! Threads of the program whose stacks it brought itself: those are left out of paging.
+//! Threads of the program as they start: growth is looked at, and a stack that the program brought is left out of
+//! paging.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -36,6 +37,7 @@ pub unsafe extern "C" fn pthread_create(
         return libc::ENOSYS;
     };
     family::start_before_threads();
+    hooks::admit_thread();
     if !attributes.is_null() {
         // SAFETY: attributes given to pthread_create are initialised.
         unsafe { exclude_given_stack(attributes) };

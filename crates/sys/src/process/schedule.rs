@@ -33,13 +33,33 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
     unsafe { raw::checked(libc::SYS_sched_setscheduler, args) }.map(|_| ())
 }
 
+/// The nice value of precedence.
+const PRECEDENCE: i32 = -10;
+
 /// Asks that the calling thread, which works for fractions of a millisecond at a time, get its turn soon on
 /// a crowded machine. It asks for a short slice, and for precedence where that is permitted. Processes that
 /// it starts have neither. Refused where the kernel is older, and then nothing changes.
 pub fn prompt() {
+    let now = nice();
+    if !set_short_slice(PRECEDENCE.min(now)) {
+        set_short_slice(now);
+    }
+}
+
+/// The same without precedence.
+pub fn short_slice() {
+    set_short_slice(nice());
+}
+
+fn nice() -> i32 {
+    // SAFETY: no pointers.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Whether it was permitted.
+fn set_short_slice(nice: i32) -> bool {
     const RESET_ON_FORK: u64 = 1;
     const SLICE_NS: u64 = 100_000;
-    const PRECEDENCE: i32 = -10;
     /// `struct sched_attr` in its first version; the libc crate has none.
     #[repr(C)]
     struct Attributes {
@@ -52,23 +72,17 @@ pub fn prompt() {
         deadline: u64,
         period: u64,
     }
-    // SAFETY: no pointers.
-    let now = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    for nice in [PRECEDENCE.min(now), now] {
-        let attributes = Attributes {
-            size: size_of::<Attributes>() as u32,
-            policy: libc::SCHED_OTHER as u32,
-            flags: RESET_ON_FORK,
-            nice,
-            priority: 0,
-            runtime: SLICE_NS,
-            deadline: 0,
-            period: 0,
-        };
-        let args = [0, &raw const attributes as c_long, 0, 0, 0, 0];
-        // SAFETY: a valid block of the size that it names.
-        if unsafe { raw::call(libc::SYS_sched_setattr, args) } == 0 {
-            return;
-        }
-    }
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        flags: RESET_ON_FORK,
+        nice,
+        priority: 0,
+        runtime: SLICE_NS,
+        deadline: 0,
+        period: 0,
+    };
+    let args = [0, &raw const attributes as c_long, 0, 0, 0, 0];
+    // SAFETY: a valid block of the size that it names.
+    unsafe { raw::call(libc::SYS_sched_setattr, args) == 0 }
 }

@@ -243,9 +243,9 @@ impl Member {
         self.table.mode()
     }
 
-    /// Whether `pages` of one process are reason enough for the tree to page, and it does not yet.
+    /// Whether `pages` of a process that does not page yet are reason enough for it to.
     pub fn overdue(&self, pages: u64) -> bool {
-        self.mode() == Mode::Watching && signed(pages) >= start_threshold(signed(self.budget()))
+        signed(pages) >= start_threshold(signed(self.budget()))
     }
 
     /// Whether a process that does not page yet shall wait until it does, before it grows further.

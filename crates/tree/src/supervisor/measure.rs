@@ -26,6 +26,8 @@ const FILL_PAGES_PER_MS: i64 = 750;
 const MAX_SHARE: u32 = 20;
 /// Walks over the tree may take one part in so many.
 const WALK_SHARE: u32 = 100;
+/// The times that something takes on a crowded machine.
+const CROWDED: u32 = 10;
 /// With so many a process that can be managed joins.
 const MORE_THAN_A_LITTLE: i64 = (1 << 20) / PAGE_SIZE as i64;
 
@@ -62,6 +64,10 @@ pub(super) struct Measurements {
     /// Ourselves.
     own: Option<Process>,
     next_walk: Option<Instant>,
+    /// The processor time of the last walk.
+    walk_cost: Duration,
+    /// The time after which the last tick wanted the next one.
+    pace: Duration,
     pub sharing: Sharing,
     /// The limit of which all members know.
     announced: i64,
@@ -74,6 +80,25 @@ impl Measurements {
             own: Process::open(std::process::id()).ok(),
             ..Self::default()
         }
+    }
+
+    /// Whether a walk is to be made at this time. A long one waits while the room could be filled meanwhile, for one
+    /// turn at most: on a crowded machine it takes many times its processor time.
+    fn is_walk_due(&self, now: Instant) -> bool {
+        let Some(at) = self.next_walk else {
+            return true;
+        };
+        let long = self.walk_cost > FASTEST / 2 && self.walk_cost * CROWDED > self.pace;
+        now >= at
+            + if long {
+                self.walk_interval()
+            } else {
+                Duration::ZERO
+            }
+    }
+
+    fn walk_interval(&self) -> Duration {
+        SLOWEST.max(self.walk_cost * WALK_SHARE)
     }
 
     /// `pid` has joined, or is gone.
@@ -118,7 +143,7 @@ impl Supervisor {
         // Processes that forked since the last tick: their children are looked for at once, and count
         // then.
         let forked = self.table.forked.load(SeqCst);
-        let walk_due = self.measurements.next_walk.is_none_or(|at| start >= at);
+        let walk_due = self.measurements.is_walk_due(start);
         let mut apart = Duration::ZERO;
         if forked != 0 || walk_due {
             let walking = self.walk();
@@ -147,6 +172,7 @@ impl Supervisor {
         } else {
             SLOWEST
         };
+        self.measurements.pace = pace;
         match self.table.crowded.swap(0, SeqCst) {
             0 => {}
             pid => self.warn_crowded(pid, "waits to fork"),
@@ -262,7 +288,8 @@ impl Supervisor {
             }
         }
         let cost = cpu_time().saturating_sub(cpu);
-        self.measurements.next_walk = Some(Instant::now() + SLOWEST.max(cost * WALK_SHARE));
+        self.measurements.walk_cost = cost;
+        self.measurements.next_walk = Some(Instant::now() + self.measurements.walk_interval());
         cost
     }
 
@@ -413,5 +440,30 @@ impl Supervisor {
                 self.table.request(n, pages as u64);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_walk_waits_while_the_room_could_be_filled_for_one_turn_at_most() {
+        let now = Instant::now();
+        let due = |walk_cost, pace, at| {
+            let measurements = Measurements {
+                next_walk: Some(now),
+                walk_cost: Duration::from_micros(walk_cost),
+                pace: Duration::from_millis(pace),
+                ..Measurements::default()
+            };
+            measurements.is_walk_due(at)
+        };
+        let turn = Duration::from_micros(5000) * WALK_SHARE;
+        assert!(due(100, 0, now), "a short one never waits");
+        assert!(due(5000, 60, now), "there is time for it");
+        assert!(!due(5000, 10, now));
+        assert!(!due(5000, 10, now + turn - FASTEST));
+        assert!(due(5000, 10, now + turn));
     }
 }
