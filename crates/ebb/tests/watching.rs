@@ -48,6 +48,11 @@ fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
     assert!(Some(waited) >= longest && waited > 0, "{stats}");
     let members = stats["members"].as_array().unwrap();
     assert!(
+    // The parts of the memory in use: stacks and code, at least, are not managed.
+    let [used, pool, staging, unmanaged] = ["used", "pool", "staging", "unmanaged"]
+        .map(|part| number(&stats[format!("{part}_bytes")]));
+    assert!(unmanaged > 1 << 16, "{stats}");
+    assert!(pool + staging + unmanaged < used, "{stats}");
         members
             .iter()
             .any(|m| m["pid"].as_u64() == tree.pid.parse().ok()),
