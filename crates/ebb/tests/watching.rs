@@ -548,6 +548,17 @@ for _ in range(40_000): kept[random.randrange(len(kept) >> 12) << 12] ^= 1";
     // What is less than a second is none.
     let seconds = |time: &str| {
         let number = time.trim_start_matches(|c: char| !c.is_ascii_digit());
+    // The ratio is that of the content: 64 bytes of each page are random there, and half of it here.
+    let ratio = |said: &str| -> f64 {
+        let (_, rest) = said.split_once(", compressed ").expect(said);
+        rest.split_once(" times").expect(said).0.parse().unwrap()
+    };
+    let half = HOLDS.replace("os.urandom(64) * 64", "os.urandom(2048) + bytes(2048)");
+    let (high, low) = (ratio(&said), ratio(&run(&["--summary"], &half)));
+    assert!(high > 8.0 && (1.5..2.5).contains(&low), "{high}, {low}");
+    let written = run(&["--summary", "--pool", "none"], HOLDS);
+    assert!(written.contains("M written to devices"), "{written}");
+    assert!(!written.contains("compressed"), "{written}");
         let number: f64 = number.split(' ').next().unwrap().parse().unwrap();
         if time.contains("ms") || time.contains("less") {
             0.0
