@@ -321,6 +321,59 @@ fn a_long_drain_says_how_far_it_is() {
     }
     let tree = Tree::start_with("40M", &["a", "b"], "fork", &["--pool", "none"]);
     tree.until_used(0, 16);
+/// Holds a process at its end for 3 s, as a tracer may.
+const HOLDS_AT_ITS_END: &str = "import ctypes, os, sys, time
+SEIZE, TRACE_EXIT, ALL = 0x4206, 0x40, 0x40000000
+pid = int(sys.argv[1])
+assert ctypes.CDLL(None).ptrace(SEIZE, pid, None, ctypes.c_void_p(TRACE_EXIT)) == 0
+open(sys.argv[2], 'w').close()
+os.waitpid(pid, ALL)
+time.sleep(3)";
+
+/// A process that serves the program's memory and takes 3 s to end: a line says how long it has taken so far.
+#[test]
+fn a_slow_exit_says_how_long_it_takes() {
+    if cannot_page() || common::lacks("tmux") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (told, held) = (dir.path().join("told"), dir.path().join("held"));
+    let script = "import os, sys
+kept = [os.urandom(4096) for _ in range(64 * 256)]
+open(sys.argv[1], 'w').write(str(os.getppid()))
+input()";
+    let (ebb, script_file) = (ebb().display(), dir.path().join("script"));
+    fs::write(&script_file, script).unwrap();
+    let (script, file) = (script_file.display(), told.display());
+    let terminal = Terminal::run(&format!("{ebb} run -m 40M python3 {script} {file}"));
+    let start = Instant::now();
+    let until = |what: &dyn Fn() -> bool| {
+        while !what() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let supervisor = || fs::read_to_string(&told).ok()?.parse::<u32>().ok();
+    until(&|| supervisor().is_some());
+    let helpers = helpers(supervisor().unwrap());
+    let mut tracer = Command::new("python3")
+        .args(["-c", HOLDS_AT_ITS_END, &helpers[0].to_string()])
+        .arg(&held)
+        .spawn()
+        .unwrap();
+    until(&|| held.exists());
+    terminal.key("Enter");
+    for second in [1, 2] {
+        terminal.until(&format!("given back: {second} s so far"));
+    }
+    let screen = terminal.until("ended 0");
+    assert!(!screen.contains("given back"), "{screen}");
+    tracer.wait().unwrap();
+}
+
     let (ebb, device) = (ebb().display(), tree.path("a"));
     let terminal = Terminal::run(&format!("{ebb} swap off {device} {}", tree.pid));
     let screen = terminal.until("moved ");
