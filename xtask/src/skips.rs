@@ -118,6 +118,10 @@ fn missing(name: &str) -> bool {
             let archive = Command::new("cc").arg("-print-file-name=libc.a").output();
             archive.is_ok_and(|found| !found.stdout.starts_with(b"/"))
         }
+        "pytest, ipykernel and jupyter_client" => {
+            tools::python_with("pytest, ipykernel, jupyter_client").is_none()
+        }
+        "prometheus_client" => tools::python_with("prometheus_client").is_none(),
         program => tools::in_path(program).is_none(),
     }
 }
