@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// handler once for each, which writes it. It ends with its standard input.
 const SAYS: &str = "import os, signal, sys
 for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1): signal.signal(s, lambda *_: None)
-print(os.getpid(), os.getpgrp(), flush=True)
 os.set_blocking(1, False)
 signal.set_wakeup_fd(1)
+print(os.getpid(), os.getpgrp(), flush=True)
 sys.stdin.read()";
 
 /// `ebb run` of a script, as a frontend starts it: the leader of a group. With it its output, and the words of the
@@ -42,21 +42,28 @@ fn send(signal: &str, to: &str) {
     assert!(kill.unwrap().success(), "{signal} to {to}");
 }
 
-fn lives(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit(')')
-        .next()
-        .and_then(|rest| rest.split_whitespace().next());
-    state.is_some_and(|state| !["Z", "X"].contains(&state))
+/// The letter of its state, while it is there.
+fn state(pid: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
-fn until_gone(pids: &[&str]) {
+fn lives(pid: &str) -> bool {
+    state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+#[track_caller]
+fn until(holds: impl Fn() -> bool) {
     let start = Instant::now();
-    while let Some(pid) = pids.iter().find(|pid| lives(pid)) {
-        assert!(start.elapsed() < Duration::from_secs(30), "{pid} lives on");
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "still not");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[track_caller]
+fn until_gone(pids: &[&str]) {
+    until(|| !pids.iter().any(|pid| lives(pid)));
 }
 
 /// Waits until no process has this word in its command line: `ebb` and all processes that it forked.
@@ -98,6 +105,12 @@ impl Listener {
 
     fn to_ebb(&self, signal: &str) {
         send(signal, &self.ebb.id().to_string());
+    }
+
+    /// What comes to `ebb` from now on is pending until it is continued.
+    fn stop_ebb(&self) {
+        self.to_ebb("STOP");
+        until(|| state(&self.ebb.id().to_string()) == Some('T'));
     }
 
     fn to_group(&self, signal: &str) {
@@ -145,7 +158,7 @@ fn a_signal_comes_once_to_ebb_or_to_its_group() {
             wrapped.to_group(name);
             wrapped.comes(signal);
             // Both ways at once: `ebb` is stopped meanwhile, so the kernel makes one of them.
-            wrapped.to_ebb("STOP");
+            wrapped.stop_ebb();
             wrapped.to_group(name);
             wrapped.to_ebb(name);
             wrapped.to_ebb("CONT");
@@ -167,7 +180,7 @@ fn without_wrap_a_signal_to_the_group_comes_twice_unless_both_are_pending() {
     }
     let mut plain = Listener::start(&[]);
     for (name, signal) in SIGNALS {
-        plain.to_ebb("STOP");
+        plain.stop_ebb();
         plain.to_group(name);
         plain.comes(signal);
         // The program has taken it before `ebb` sees it.
@@ -177,6 +190,7 @@ fn without_wrap_a_signal_to_the_group_comes_twice_unless_both_are_pending() {
     plain.end();
     let mut plain = Listener::start(&[]);
     send("STOP", &plain.program);
+    until(|| state(&plain.program) == Some('T'));
     plain.to_group("INT");
     // `ebb` sends it, and then continues the program, which was told to end.
     plain.comes(libc::SIGINT);
