@@ -219,11 +219,13 @@ chmod 666 "$root/dev/userfaultfd"
 as_user() {{ in_root setpriv --reuid=newcomer --regid=newcomer --init-groups env HOME=/home/newcomer "$@"; }}
 sees() {{
     as_user sh -c '
+        rm -f ~/said
         "$0" run -m 120M -- python3 -c "$1" > ~/said & run=$!
         until [ -s ~/said ]; do sleep 0.1; done
         cat ~/said
         "$0" top --once > ~/top
-        kill $run; wait $run || cat ~/top >&2
+        kill $run; wait $run || :
+        cat ~/top >&2
         grep -q "1 processes, it pages" ~/top && grep -q "of 120M" ~/top' "$1" '{STAYS}'
 }}
 in_root sh -c 'cd /tmp && apt-get install -y ./ebbtide_*_amd64.deb' >&2
