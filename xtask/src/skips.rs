@@ -3,6 +3,7 @@
 
 use ebb_harness::{cgroup, kernel_swap, tools};
 use std::fs::{self, File};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -39,6 +40,11 @@ impl AllowedSkips {
             // Known not to pass yet, and listed as such in SPECIFICATION.md.
             ("pending", true),
             ("a benchmark", true),
+            ("a second build", true),
+            (
+                "Debian archive",
+                TcpStream::connect("deb.debian.org:80").is_err(),
+            ),
             // Other programs ran while it measured.
             ("rounds", true),
             (
@@ -112,6 +118,10 @@ fn missing(name: &str) -> bool {
         "redis-server" => tools::redis().is_none(),
         "NumPy" => tools::python_with("numpy").is_none(),
         "NumPy, pytest and hypothesis" => tools::python_with("numpy, pytest, hypothesis").is_none(),
+        "pytest, ipykernel and jupyter_client" => {
+            tools::python_with("pytest, ipykernel, jupyter_client").is_none()
+        }
+        "prometheus_client" => tools::python_with("prometheus_client").is_none(),
         "CPython's tests" => tools::python_with(tools::CPYTHONS_TESTS).is_none(),
         "a static C library" => {
             // The compiler answers the bare name where there is none.

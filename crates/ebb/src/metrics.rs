@@ -34,13 +34,14 @@ impl Collector for Figures {
         let stats = &self.0;
         let gauge = ConstGauge::new(0u64).metric_type();
         let counter = ConstCounter::new(0u64).metric_type();
-        let resident = stats.used_bytes.saturating_sub(stats.pool_bytes);
         let kinds = [
             ("budget", stats.budget_bytes),
             ("used", stats.used_bytes),
             ("peak", stats.peak_bytes),
-            ("resident", resident),
+            ("resident", stats.resident_bytes()),
+            ("staging", stats.staging_bytes),
             ("pool", stats.pool_bytes),
+            ("unmanaged", stats.unmanaged_bytes),
         ];
         let bytes = Some(&Unit::Bytes);
         let seconds = Some(&Unit::Seconds);

@@ -32,7 +32,8 @@ impl Progress {
     pub fn show(&mut self, text: &str) {
         if self.is_terminal {
             self.is_shown = true;
-            let _ = write!(stderr(), "\r\x1b[Kebb: {text}");
+            // Not wrapped, whatever the width: of a line that is wrapped the first part would stay.
+            let _ = write!(stderr(), "\r\x1b[K\x1b[?7lebb: {text}\x1b[?7h");
         } else if self.since.elapsed() >= PATIENCE {
             self.since = Instant::now();
             let _ = writeln!(stderr(), "ebb: {text}");

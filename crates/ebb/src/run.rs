@@ -109,7 +109,7 @@ fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
         if waited.as_secs() > reported {
             reported = waited.as_secs();
             progress.show(&format!(
-                "the program has ended; the memory of {helpers} processes is given back, for {reported} s so far"
+                "the memory of {helpers} processes that have ended is given back: {reported} s so far"
             ));
         }
     })

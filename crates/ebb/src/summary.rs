@@ -2,6 +2,7 @@
 
 use crate::cli::{RunArgs, Switch};
 use crate::figures::time;
+use ebb_engine::PAGE_SIZE;
 use ebb_stores::human;
 use ebb_tree::StatsShown;
 use std::io::{IsTerminal, stderr};
@@ -22,7 +23,7 @@ pub fn lines(stats: &StatsShown) -> Vec<String> {
         human(stats.peak_bytes),
         human(stats.budget_bytes),
         match stats.paged {
-            true => format!("{} in the pool at most", human(stats.peak_pool_bytes)),
+            true => kept(stats),
             false => "nothing was paged".into(),
         }
     )];
@@ -39,6 +40,20 @@ pub fn lines(stats: &StatsShown) -> Vec<String> {
     ));
     lines.extend(advice(stats, waited));
     lines
+}
+
+/// Where pages were kept that had left, and how many times smaller the pool made them.
+fn kept(stats: &StatsShown) -> String {
+    let bytes = |pages| stats.counter(pages) as f64 * PAGE_SIZE as f64;
+    let mut text = format!("{} in the pool at most", human(stats.peak_pool_bytes));
+    if stats.counter("zswpout_bytes") > 0 {
+        let ratio = bytes("zswpout") / stats.counter("zswpout_bytes") as f64;
+        text += &format!(", compressed {ratio:.1} times");
+    }
+    if stats.counter("pswpout") > 0 {
+        text += &format!("; {} written to devices", human(bytes("pswpout") as u64));
+    }
+    text
 }
 
 /// The one step that would help most, if the figures tell.

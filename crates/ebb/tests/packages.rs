@@ -1,5 +1,6 @@
 //! The packages of `cargo xtask dist`, each installed and used: the tarball, the wheel with the Python package's
-//! own tests, and the .deb and the wheel on a clean root of Debian, as an ordinary user.
+//! own tests, and the .deb and the wheel on a clean root of Debian, as an ordinary user. Beside them
+//! `cargo install`, which builds everything a second time and is not run by default.
 
 mod common;
 
@@ -89,6 +90,41 @@ fn the_tarball_and_the_sbom() {
     }
 }
 
+/// The README's line for those who have the sources; `ebb` is the only file that it installs.
+#[test]
+#[ignore = "a second build of everything"]
+fn cargo_install_gives_one_file_that_works() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut install = Command::new("cargo");
+    install.args(["install", "--quiet", "--path", "crates/ebb", "--root"]);
+    install.arg(dir.path()).current_dir(tools::project());
+    // Not what other tests run; and nothing says that there is a library already.
+    install.env("CARGO_TARGET_DIR", tools::project().join("target/install"));
+    run(install.env_remove("EBB_EMBED"));
+    let programs = fs::read_dir(dir.path().join("bin")).unwrap();
+    let programs: Vec<_> = programs.map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(programs, ["ebb"]);
+    let mut ebb = Command::new(dir.path().join("bin/ebb"));
+    ebb.args(["run", "-m", "120M", "--require-managed", "--summary", "--"]);
+    ebb.args(["python3", "-c", PROGRAM]);
+    ebb.env("XDG_CACHE_HOME", dir.path().join("cache"));
+    let output = ebb.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), SUM);
+    let said = shown(&output);
+    assert!(
+        said.contains("120M at most") && said.contains("in the pool"),
+        "{said}"
+    );
+    assert!(dir.path().join("cache/ebb").is_dir());
+}
+
+/// A program that needs some 240 MiB, and what it prints.
+const PROGRAM: &str = "print(sum(list(range(6_000_000))))";
+const SUM: &str = "17999997000000\n";
+
 /// The wheel in a fresh environment, and the tests of the Python package and of a Jupyter kernel there.
 #[test]
 fn the_wheel_the_python_package_and_a_jupyter_kernel() {
@@ -157,10 +193,9 @@ fn from_nothing_to_half_the_memory_by_deb_and_by_wheel() {
             .output()
             .unwrap();
         if !made.status.success() {
-            return println!(
-                "skipped: mount: no clean root can be made: {}",
-                shown(&made)
-            );
+            let why = String::from_utf8_lossy(&made.stderr).into_owned();
+            let why = why.trim().lines().last().unwrap_or_default();
+            return println!("skipped: no clean root from the Debian archive: {why}");
         }
     }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -174,21 +209,36 @@ fn from_nothing_to_half_the_memory_by_deb_and_by_wheel() {
         let file = package(end);
         fs::copy(&file, root.join("tmp").join(file.file_name().unwrap())).unwrap();
     }
-    const PROGRAM: &str = "print(sum(list(range(6_000_000))))";
+    // The same, and it stays until it is ended.
+    const STAYS: &str =
+        "import time; kept = list(range(6_000_000)); print(sum(kept), flush=True); time.sleep(60)";
     let script = format!(
         r#"{ROOT}
 in_root useradd -m newcomer
 chmod 666 "$root/dev/userfaultfd"
 as_user() {{ in_root setpriv --reuid=newcomer --regid=newcomer --init-groups env HOME=/home/newcomer "$@"; }}
-in_root sh -c 'apt-get install -y --no-install-recommends /tmp/*.deb || dpkg -i /tmp/*.deb' >&2
+sees() {{
+    as_user sh -c '
+        rm -f ~/said
+        "$0" run -m 120M -- python3 -c "$1" > ~/said & run=$!
+        until [ -s ~/said ]; do sleep 0.1; done
+        cat ~/said
+        "$0" top --once > ~/top
+        kill $run; wait $run || :
+        cat ~/top >&2
+        grep -q "1 processes, it pages" ~/top && grep -q "of 120M" ~/top' "$1" '{STAYS}'
+}}
+in_root sh -c 'cd /tmp && apt-get install -y ./ebbtide_*_amd64.deb' >&2
 ! in_root sysctl --system 2> /dev/null | grep unprivileged_userfaultfd
 in_root man -w ebb-run >&2
 as_user ebb doctor >&2
 as_user ebb run -m 120M -- python3 -c '{PROGRAM}'
+sees ebb
 in_root dpkg -P ebbtide >&2
 [ ! -e "$root/usr/bin/ebb" ] && [ ! -e "$root/usr/lib/ebb" ]
-as_user sh -c 'python3 -m venv ~/venv && ~/venv/bin/pip install --quiet --no-index /tmp/*.whl' >&2
+as_user sh -c 'python3 -m venv ~/venv && cd /tmp && ~/venv/bin/pip install --quiet ./ebbtide-*.whl' >&2
 as_user /home/newcomer/venv/bin/ebb run -m 120M -- python3 -c '{PROGRAM}'
+sees /home/newcomer/venv/bin/ebb
 as_user /home/newcomer/venv/bin/python -m ebbtide -m 120M -c '{PROGRAM}'
 "#
     );
@@ -204,5 +254,5 @@ as_user /home/newcomer/venv/bin/python -m ebbtide -m 120M -c '{PROGRAM}'
     ]);
     unshare.args(["sh", "-c", &script]).env("root", root);
     let said = run(&mut unshare);
-    assert_eq!(said, "17999997000000\n".repeat(3));
+    assert_eq!(said, SUM.repeat(5));
 }

@@ -4,6 +4,8 @@ mod common;
 
 use common::tree::Tree;
 use common::{cannot_page, ebb, helpers, processor_time};
+use ebb_harness::tools;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +32,7 @@ fn tree() -> Tree {
 }
 
 #[test]
-fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
+fn stats_of_a_running_tree_as_text_and_json() {
     if cannot_page() {
         return;
     }
@@ -46,6 +48,11 @@ fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
     let waited: u64 = latency.values().map(|way| number(&way["sum_ns"])).sum();
     let longest = latency.values().map(|way| number(&way["max_ns"])).max();
     assert!(Some(waited) >= longest && waited > 0, "{stats}");
+    // The parts of the memory in use: stacks and code, at least, are not managed.
+    let [used, pool, staging, unmanaged] = ["used", "pool", "staging", "unmanaged"]
+        .map(|part| number(&stats[format!("{part}_bytes")]));
+    assert!(unmanaged > 1 << 16, "{stats}");
+    assert!(pool + staging + unmanaged < used, "{stats}");
     let members = stats["members"].as_array().unwrap();
     assert!(
         members
@@ -60,8 +67,7 @@ fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
         number(&counters["psi_full_ns"]),
     );
     assert!(some > 0 && full <= some, "{stats}");
-    let ways = latency.values();
-    for way in ways {
+    for way in latency.values() {
         let counts = way["counts"].as_array().unwrap();
         assert_eq!(
             counts.iter().map(number).sum::<u64>(),
@@ -72,10 +78,6 @@ fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
 
     let shown = text(&asked(&["stats", &tree.pid]).stdout);
     assert!(shown.contains("of 40M in use; it pages"), "{shown}");
-    let metrics = asked(&["stats", &tree.pid, "--prometheus"]);
-    check_openmetrics(&text(&metrics.stdout));
-    check_histograms(&text(&metrics.stdout));
-
     let lines = Command::new("timeout")
         .args(["2"])
         .arg(ebb())
@@ -101,87 +103,81 @@ fn stats_of_a_running_tree_as_text_json_and_openmetrics() {
     }
 }
 
-/// The grammar of OpenMetrics, as far as these metrics use it: each family is described before its samples, a
-/// counter's samples end in `_total`, no sample comes twice, and the text ends in `# EOF`.
-fn check_openmetrics(metrics: &str) {
-    let mut kinds = std::collections::HashMap::new();
-    let mut seen = std::collections::HashSet::new();
-    let lines = metrics.lines();
-    assert_eq!(metrics.lines().last(), Some("# EOF"), "{metrics}");
-    for line in lines {
-        if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(kinds.insert(name, kind).is_none(), "{name} twice");
-        }
-        if line.starts_with('#') {
-            continue;
-        }
-        let (series, value) = line.rsplit_once(' ').unwrap();
-        value.parse::<f64>().unwrap_or_else(|_| panic!("{line}"));
-        assert!(seen.insert(series), "{series} twice");
-        let name = series.split('{').next().unwrap();
-        let suffixes = ["_total", "_bucket", "_count", "_sum"];
-        let family = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
-        let kind = family
-            .and_then(|family| kinds.get(family))
-            .or(kinds.get(name));
-        let kind = kind.unwrap_or_else(|| panic!("{name} is not described"));
-        let suffix = suffixes.iter().position(|suffix| name.ends_with(suffix));
-        let fits = match *kind {
-            "counter" => suffix == Some(0),
-            "histogram" => suffix.is_some_and(|suffix| suffix > 0),
-            _ => suffix.is_none(),
-        };
-        assert!(fits, "{line}");
-    }
-    for series in [
-        "ebb_memory_bytes{kind=\"budget\"} 41943040",
-        "ebb_memory_bytes{kind=\"pool\"} ",
-        "ebb_faults_total{way=\"device\"} ",
-        "ebb_fault_duration_seconds_bucket{le=\"+Inf\",way=\"device\"} ",
-        "ebb_fault_duration_seconds_sum{way=\"device\"} ",
-        "ebb_pressure_memory_waiting_seconds_total ",
-        "ebb_pressure_memory_stalled_seconds_total ",
-        "ebb_swap_device_used_bytes{device=",
-        "ebb_processes ",
-    ] {
-        assert!(
-            metrics.lines().any(|line| line.starts_with(series)),
-            "{series}:\n{metrics}"
-        );
-    }
+/// Reads OpenMetrics with the parser of Prometheus's own client for Python, which checks the format; prints the
+/// samples.
+const PARSER: &str = "import json, sys
+from prometheus_client.openmetrics.parser import text_fd_to_metric_families
+samples = [s for family in text_fd_to_metric_families(sys.stdin) for s in family.samples]
+name = lambda s: ' '.join([s.name] + [f'{k}={v}' for k, v in sorted(s.labels.items()) if k != 'path'])
+print(json.dumps({name(s): s.value for s in samples}))";
+
+/// What the parser makes of a text; none where there is no parser.
+fn parsed(metrics: &str) -> Option<Output> {
+    let python = tools::python_with("prometheus_client")?;
+    let mut child = Command::new(python)
+        .args(["-c", PARSER])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(metrics.as_bytes()).unwrap();
+    drop(stdin);
+    Some(child.wait_with_output().unwrap())
 }
 
-/// Buckets of a histogram rise with their bounds, up to the count.
-fn check_histograms(metrics: &str) {
-    let mut last: std::collections::HashMap<String, (f64, u64)> = Default::default();
-    for line in metrics.lines() {
-        let Some((series, value)) = line.rsplit_once(' ') else {
-            continue;
-        };
-        let label = |name: &str| {
-            let (_, rest) = series.split_once(&format!("{name}=\""))?;
-            Some(rest.split_once('"')?.0.to_owned())
-        };
-        let Some(way) = label("way") else { continue };
-        if series.starts_with("ebb_fault_duration_seconds_bucket") {
-            let bound: f64 = label("le").unwrap().replace("+Inf", "inf").parse().unwrap();
-            let count: u64 = value.parse().unwrap();
-            let before = last.insert(way, (bound, count)).unwrap_or_default();
-            assert!(bound > before.0 && count >= before.1, "{line}");
+#[test]
+fn the_figures_are_openmetrics() {
+    if cannot_page() {
+        return;
+    }
+    let tree = tree();
+    let metrics = text(&asked(&["stats", &tree.pid, "--prometheus"]).stdout);
+    let Some(output) = parsed(&metrics) else {
+        return println!("skipped: prometheus_client is not installed");
+    };
+    assert!(
+        output.status.success(),
+        "{}\n{metrics}",
+        text(&output.stderr)
+    );
+    let samples: BTreeMap<String, f64> = serde_json::from_slice(&output.stdout).unwrap();
+    let value = |series: &str| {
+        let value = samples.get(series).copied();
+        value.unwrap_or_else(|| panic!("{series}: {samples:#?}"))
+    };
+    let memory = |kind: &str| value(&format!("ebb_memory_bytes kind={kind}"));
+    assert_eq!(memory("budget"), f64::from(40 << 20));
+    let parts = ["resident", "staging", "pool", "unmanaged"];
+    assert_eq!(parts.map(memory).iter().sum::<f64>(), memory("used"));
+    for way in ["zero", "cache", "pool", "device"] {
+        let count = value(&format!("ebb_faults_total way={way}"));
+        for counted in ["bucket le=+Inf", "count"] {
+            let series = format!("ebb_fault_duration_seconds_{counted} way={way}");
+            assert_eq!(value(&series), count, "{series}: {samples:#?}");
         }
     }
-    assert_eq!(last.len(), 4, "{metrics}");
-    for (way, (bound, count)) in last {
-        assert!(bound.is_infinite());
-        for counted in ["ebb_faults_total", "ebb_fault_duration_seconds_count"] {
-            let line = format!("{counted}{{way=\"{way}\"}} {count}");
-            assert!(
-                metrics.lines().any(|have| have == line),
-                "{line}:\n{metrics}"
-            );
-        }
+    for series in [
+        "ebb_faults_total way=device",
+        "ebb_fault_duration_seconds_sum way=device",
+        "ebb_pressure_memory_waiting_seconds_total",
+        "ebb_swap_device_used_bytes device=1",
+        "ebb_processes",
+    ] {
+        assert!(value(series) > 0.0, "{series}: {samples:#?}");
     }
+    assert!(
+        value("ebb_pressure_memory_stalled_seconds_total")
+            <= value("ebb_pressure_memory_waiting_seconds_total")
+    );
+    // It refuses what is not OpenMetrics.
+    let cut = parsed(metrics.trim_end_matches("# EOF\n")).unwrap();
+    assert!(
+        text(&cut.stderr).contains("Missing # EOF"),
+        "{}",
+        text(&cut.stderr)
+    );
 }
 
 #[test]
@@ -323,6 +319,59 @@ fn a_long_drain_says_how_far_it_is() {
     let screen = terminal.until("ended 0");
     assert!(!screen.contains("moved "), "{screen}");
     assert!(screen.contains("is not in use any more"), "{screen}");
+}
+
+/// Holds a process at its end for 3 s, as a tracer may.
+const HOLDS_AT_ITS_END: &str = "import ctypes, os, sys, time
+SEIZE, TRACE_EXIT, ALL = 0x4206, 0x40, 0x40000000
+pid = int(sys.argv[1])
+assert ctypes.CDLL(None).ptrace(SEIZE, pid, None, ctypes.c_void_p(TRACE_EXIT)) == 0
+open(sys.argv[2], 'w').close()
+os.waitpid(pid, ALL)
+time.sleep(3)";
+
+/// A process that serves the program's memory and takes 3 s to end: a line says how long it has taken so far.
+#[test]
+fn a_slow_exit_says_how_long_it_takes() {
+    if cannot_page() || common::lacks("tmux") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (told, held) = (dir.path().join("told"), dir.path().join("held"));
+    let script = "import os, sys
+kept = [os.urandom(4096) for _ in range(64 * 256)]
+open(sys.argv[1], 'w').write(str(os.getppid()))
+input()";
+    let (ebb, script_file) = (ebb().display(), dir.path().join("script"));
+    fs::write(&script_file, script).unwrap();
+    let (script, file) = (script_file.display(), told.display());
+    let terminal = Terminal::run(&format!("{ebb} run -m 40M python3 {script} {file}"));
+    let start = Instant::now();
+    let until = |what: &dyn Fn() -> bool| {
+        while !what() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let supervisor = || fs::read_to_string(&told).ok()?.parse::<u32>().ok();
+    until(&|| supervisor().is_some());
+    let helpers = helpers(supervisor().unwrap());
+    let mut tracer = Command::new("python3")
+        .args(["-c", HOLDS_AT_ITS_END, &helpers[0].to_string()])
+        .arg(&held)
+        .spawn()
+        .unwrap();
+    until(&|| held.exists());
+    terminal.key("Enter");
+    for second in [1, 2] {
+        terminal.until(&format!("given back: {second} s so far"));
+    }
+    let screen = terminal.until("ended 0");
+    assert!(!screen.contains("given back"), "{screen}");
+    tracer.wait().unwrap();
 }
 
 /// `ebb top` asks once a second. Asked a hundred times as often, supervisor and helpers may take half of a processor
@@ -499,6 +548,17 @@ fn a_summary_says_what_the_programs_had() {
     );
     assert!(said.contains("threads waited"), "{said}");
     assert!((1..=3).contains(&said.lines().count()), "{said}");
+    // The ratio is that of the content: 64 bytes of each page are random there, and half of it here.
+    let ratio = |said: &str| -> f64 {
+        let (_, rest) = said.split_once(", compressed ").expect(said);
+        rest.split_once(" times").expect(said).0.parse().unwrap()
+    };
+    let half = HOLDS.replace("os.urandom(64) * 64", "os.urandom(2048) + bytes(2048)");
+    let (high, low) = (ratio(&said), ratio(&run(&["--summary"], &half)));
+    assert!(high > 8.0 && (1.5..2.5).contains(&low), "{high}, {low}");
+    let written = run(&["--summary", "--pool", "none"], HOLDS);
+    assert!(written.contains("M written to devices"), "{written}");
+    assert!(!written.contains("compressed"), "{written}");
     assert!(run(&["--summary"], "").contains("nothing was paged"));
     for options in [&["--summary=off"][..], &[]] {
         assert_eq!(run(options, HOLDS), "", "standard error is no terminal");

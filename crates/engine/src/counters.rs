@@ -67,6 +67,8 @@ counters! {
     zswpin,
     /// Pages stored in the pool.
     zswpout,
+    /// Bytes of them, compressed.
+    zswpout_bytes,
     /// Pages moved from the pool to devices.
     zswpwb,
     /// Zero or same-filled pages loaded.

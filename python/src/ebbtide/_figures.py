@@ -51,10 +51,14 @@ class Stats:
     used: int
     #: The most that it used.
     peak: int
-    #: Resident memory of its programs: what is used and is not the pool.
+    #: Resident pages of its programs, and the tables of their pagers.
     resident: int
+    #: Captured pages that have no place yet.
+    staging: int
     #: Compressed pages in RAM.
     pool: int
+    #: Memory that cannot be paged: unmanaged programs, stacks, code.
+    unmanaged: int
     #: Compressed pages on devices.
     device: int
     #: Whether it has begun to page.
@@ -85,13 +89,16 @@ class Stats:
             )
             for way in WAYS
         }
+        others = [answer[f"{part}_bytes"] for part in ("staging", "pool", "unmanaged")]
         devices = tuple(Device(d["path"], d["size_bytes"], d["used_bytes"]) for d in answer["devices"])
         return Stats(
             budget=answer["budget_bytes"],
             used=answer["used_bytes"],
             peak=answer["peak_bytes"],
-            resident=max(answer["used_bytes"] - answer["pool_bytes"], 0),
+            resident=max(answer["used_bytes"] - sum(others), 0),
+            staging=answer["staging_bytes"],
             pool=answer["pool_bytes"],
+            unmanaged=answer["unmanaged_bytes"],
             device=sum(device.used for device in devices),
             paging=answer["paged"],
             processes=len(answer["members"]),

@@ -5,7 +5,8 @@
 //! another `ebb run` meets a part of it. Every program of the tree loads it with the
 //! rights of its user, so a place is taken only if nobody else can write there.
 //!
-//! Not here: who reads it. The directory is private (mode 0700): programs of another user cannot load it.
+//! The directory is private (mode 0700), but for root's: programs of root's tree may become another user and start
+//! others, which load it too. So root's is one that others read and root alone writes, in /var/cache.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::fs::{Mode, StatVfsMountFlags};
@@ -37,21 +38,31 @@ pub fn place(file: &str, hash: &str, content: Content<'_>) -> Result<PathBuf> {
     )
 }
 
+/// Access of others to a directory and to the library: what they may do with any program of root's, none to a user's.
+fn mode() -> u32 {
+    match rustix::process::geteuid().is_root() {
+        true => 0o755,
+        false => 0o700,
+    }
+}
+
 /// The user's cache, then a directory of the user's where temporary files lie.
 fn bases() -> Vec<PathBuf> {
     let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
     let cache = given("XDG_CACHE_HOME").and_then(absolute);
+    let user = rustix::process::geteuid();
     let home = || Some(given("HOME").and_then(absolute)?.join(".cache"));
-    let user = rustix::process::geteuid().as_raw();
+    // Others cannot reach what is in root's home.
+    let shared = user.is_root().then(|| "/var/cache".into());
     let temporary = [given("TMPDIR").and_then(absolute), Some("/tmp".into())];
-    let mut bases: Vec<PathBuf> = cache
-        .or_else(home)
-        .map(|dir| dir.join("ebb"))
-        .into_iter()
-        .collect();
+    let caches = match cache {
+        Some(given) => vec![given],
+        None => shared.into_iter().chain(home()).collect(),
+    };
+    let mut bases: Vec<PathBuf> = caches.iter().map(|dir| dir.join("ebb")).collect();
     for dir in temporary.into_iter().flatten() {
-        let ours = dir.join(format!("ebb-{user}"));
+        let ours = dir.join(format!("ebb-{}", user.as_raw()));
         if !bases.contains(&ours) {
             bases.push(ours);
         }
@@ -68,7 +79,7 @@ fn in_base(base: &Path, file: &str, hash: &str, content: Content<'_>) -> Result<
     // The user's cache itself may not be there yet; a directory for temporary files is.
     DirBuilder::new()
         .recursive(true)
-        .mode(0o700)
+        .mode(mode())
         .create(above)?;
     let meta = fs::metadata(above)?;
     let sticky = meta.mode() & 0o1000 != 0;
@@ -96,11 +107,14 @@ fn others_write(meta: &Metadata) -> bool {
     meta.mode() & 0o022 != 0
 }
 
-/// Makes a directory that is this user's alone, or sees that it is.
+/// Makes a directory that this user alone writes, or sees that it is one.
 fn own_directory(dir: &Path) -> Result<()> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        made => made.context("cannot be made")?,
+        // Whatever the umask says.
+        made => made
+            .and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(mode())))
+            .context("cannot be made")?,
     }
     // Not through a link, which another may have put there.
     let meta = fs::symlink_metadata(dir)?;
@@ -145,7 +159,7 @@ fn write(dir: &Path, path: &Path, content: &[u8]) -> Result<()> {
     let _ = fs::remove_file(&own);
     let put = || -> std::io::Result<()> {
         let mut file = File::options().write(true).create_new(true).open(&own)?;
-        file.set_permissions(fs::Permissions::from_mode(0o700))?;
+        file.set_permissions(fs::Permissions::from_mode(mode()))?;
         file.write_all(content)?;
         // A name that stands for a whole file must not survive a crash that the content does not.
         file.sync_all()?;
@@ -184,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_once_whole_and_private() {
+    fn it_is_written_once_whole_and_for_its_user_alone_to_write() {
         let (_dir, base) = base();
         let path = in_base(&base, FILE, &hash(), &content).unwrap();
         assert_eq!(path, base.join(hash()).join(FILE));
         assert_eq!(fs::read(&path).unwrap(), content().unwrap());
         for ours in [&path, path.parent().unwrap(), &base] {
-            assert_eq!(fs::metadata(ours).unwrap().mode() & 0o777, 0o700);
+            assert_eq!(fs::metadata(ours).unwrap().mode() & 0o777, mode());
         }
         let unwanted: Content<'_> = &|| bail!("it is there");
         in_base(&base, FILE, &hash(), unwanted).unwrap();

@@ -6,6 +6,8 @@
 //! Not here: the figures (`ebb_tree`), the drawing (`view`), keys and order (`state`).
 
 mod keys;
+#[cfg(test)]
+mod picture;
 mod sample;
 mod state;
 #[cfg(test)]

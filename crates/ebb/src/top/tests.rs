@@ -22,7 +22,7 @@ fn member(pid: u32, name: &str, used: u64, faults: u64, waited: u64) -> MemberSh
 }
 
 /// A tree after so many seconds.
-fn at(seconds: u64) -> Sample {
+pub fn at(seconds: u64) -> Sample {
     let pool = FaultsShown {
         count: 100 * seconds,
         sum_ns: 500_000_000 * seconds,
@@ -44,6 +44,8 @@ fn at(seconds: u64) -> Sample {
         used_bytes: 192 << 20,
         peak_bytes: 250 << 20,
         pool_bytes: 64 << 20,
+        staging_bytes: 16 << 20,
+        unmanaged_bytes: 32 << 20,
         peak_pool_bytes: 80 << 20,
         paged: true,
         processes: 2,
@@ -96,7 +98,7 @@ fn everything_is_readable_at_80_by_24_without_colour() {
     for part in [
         "tree 10, 2 processes, it pages",
         "192M of 256M, 250M at most",
-        "# resident 128M   = pool 64M",
+        "# resident 80M  + staging 16M  = pool 64M  - unmanaged 32M",
         "device  none",
         "pool    DATA 192M  COMPR 60M  TOTAL 64M  3.0 times",
         "waiting some 40% of the time, full 10%; 0.50 threads",
@@ -109,8 +111,10 @@ fn everything_is_readable_at_80_by_24_without_colour() {
     ] {
         assert!(shown.contains(part), "{part}:\n{shown}");
     }
-    // Half of the bar's 70 cells are resident, a quarter is the pool.
-    let bar = format!("[{}{}{}]", "#".repeat(35), "=".repeat(17), ".".repeat(18));
+    // Sixteenths of the bar's 70 cells: 5 resident, 1 staging, 4 pool, 2 not managed, 4 free.
+    let parts = [("#", 21), ("+", 5), ("=", 17), ("-", 9), (".", 18)];
+    let bar: String = parts.map(|(part, cells)| part.repeat(cells)).concat();
+    let bar = format!("[{bar}]");
     assert!(shown.contains(&bar), "{shown}");
     assert!(
         shown.find("busy") < shown.find("idle"),
@@ -226,7 +230,7 @@ fn a_tree_is_chosen_from_the_list() {
 #[test]
 fn figures_that_a_recording_lacks_are_none() {
     let mut old = serde_json::to_value(at(1)).unwrap();
-    for name in ["maps", "pool"] {
+    for name in ["maps", "pool", "staging_bytes", "unmanaged_bytes"] {
         old["stats"].as_object_mut().unwrap().remove(name).unwrap();
     }
     let latency = old["stats"]["fault_latency"]["pool"].as_object_mut();

@@ -101,22 +101,16 @@ pub fn coloured(colour: bool, of: Color) -> Style {
     }
 }
 
-/// A bar of so many cells: `#` resident, `=` pool, `.` free.
-fn bar(width: usize, budget: u64, resident: u64, pool: u64) -> String {
-    let cells = |bytes: u64| {
-        (bytes as u128 * width as u128)
-            .checked_div(budget as u128)
-            .unwrap_or(0) as usize
-    };
-    let filled = cells(resident).min(width);
-    let pool = cells(resident.saturating_add(pool)).min(width) - filled;
-    let free = width - filled - pool;
-    format!(
-        "{}{}{}",
-        "#".repeat(filled),
-        "=".repeat(pool),
-        ".".repeat(free)
-    )
+/// A bar of so many cells, with a character for each part of the whole; `.` for the rest.
+fn bar(width: usize, whole: u64, parts: &[(&str, u64)]) -> String {
+    let (mut bar, mut sum) = (String::new(), 0);
+    for (character, bytes) in parts {
+        sum += u128::from(*bytes);
+        let end = (sum * width as u128).checked_div(whole.into()).unwrap_or(0);
+        let cells = end.min(width as u128) as usize - bar.len();
+        bar.push_str(&character.repeat(cells));
+    }
+    format!("{bar:.<width$}")
 }
 
 /// The pool's content, and how many times smaller it is there: data by the memory that it takes.
@@ -133,13 +127,16 @@ fn pool(pool: &PoolShown) -> String {
 fn draw_budget(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(now) = state.now() else { return };
     let stats = &now.stats;
-    let resident = stats.used_bytes.saturating_sub(stats.pool_bytes);
-    let bar = bar(
-        area.width as usize - 10,
-        stats.budget_bytes,
-        resident,
-        stats.pool_bytes,
-    );
+    let parts = [
+        ("#", "resident", stats.resident_bytes()),
+        ("+", "staging", stats.staging_bytes),
+        ("=", "pool", stats.pool_bytes),
+        ("-", "unmanaged", stats.unmanaged_bytes),
+    ];
+    let cells = parts.map(|(character, _, bytes)| (character, bytes));
+    let bar = bar(area.width as usize - 10, stats.budget_bytes, &cells);
+    let legend =
+        parts.map(|(character, name, bytes)| format!("{character} {name} {}", human(bytes)));
     let lines = vec![
         Line::raw(format!(
             "memory  {} of {}, {} at most so far",
@@ -151,11 +148,7 @@ fn draw_budget(frame: &mut Frame<'_>, area: Rect, state: &State) {
             format!("        [{bar}]"),
             coloured(state.colour, Color::Green),
         ),
-        Line::raw(format!(
-            "        # resident {}   = pool {}",
-            human(resident),
-            human(stats.pool_bytes)
-        )),
+        Line::raw(format!("        {}", legend.join("  "))),
         Line::raw(pool(&stats.pool)),
     ];
     frame.render_widget(Paragraph::new(lines), area);
@@ -168,7 +161,8 @@ fn draw_devices(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for (at, device) in stats.devices.iter().enumerate() {
         let (used, held) = (device.used_bytes, device.held_bytes);
-        let bar = bar(20, device.size_bytes, used, held.saturating_sub(used));
+        let parts = [("#", used), ("=", held.saturating_sub(used))];
+        let bar = bar(20, device.size_bytes, &parts);
         let (used, size) = (human(used), human(device.size_bytes));
         lines.push(Line::raw(format!(
             "device  [{bar}] {used} of {size}  {}",

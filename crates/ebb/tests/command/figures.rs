@@ -58,6 +58,27 @@ fn stats() {
     }
 }
 
+/// The same program in the same budget, which it is far from.
+#[test]
+fn eager_pages_from_the_first_instant() {
+    if cannot_page() {
+        return;
+    }
+    let job = || Job::new(["python3", "-c", "print(sum(bytearray(8 << 20)))"]);
+    let paged = |options: &[&str]| {
+        let managed = common::Under::budget(256 * MIB)
+            .options(options)
+            .run(&job());
+        assert_eq!(managed.run.stdout, b"0\n", "{}", managed.run.stderr);
+        (managed.counter("fault_zero"), managed.counter("evicted"))
+    };
+    assert_eq!(paged(&[]), (0, 0), "it is far from its budget");
+    let (first_touches, evicted) = paged(&["--eager"]);
+    // Each page of the array, or each few of them, is brought by the pager.
+    assert!(first_touches >= 100, "{first_touches}");
+    assert_eq!(evicted, 0, "there is room");
+}
+
 /// The ways in which a page comes.
 const WAYS: [&str; 4] = ["zero", "cache", "pool", "device"];
 

@@ -79,6 +79,41 @@ fn ebb_alone_is_enough() {
     assert!(path.starts_with(temporary.to_str().unwrap()), "{path}");
 }
 
+/// Programs of root's tree become other users, who cannot reach what is in root's home.
+#[test]
+fn programs_that_root_starts_as_another_user_load_the_library() {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    if !cfg!(embedded) {
+        return println!("skipped: pending: this ebb was built without EBB_EMBED");
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let ebb = alone(dir.path(), "alone");
+    // A cache of its own for the test; and root's umask changes nothing.
+    let script = "mount -t tmpfs -o mode=755 none /var/cache && umask 077 && exec \"$0\" run --require-managed -- \
+                  setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'id -u; cat /proc/self/maps'";
+    let output = Command::new("timeout")
+        .args(["-k1", "60", "unshare", "--mount", "sh", "-c", script])
+        .arg(&ebb)
+        .env("HOME", "/root")
+        .env_remove("XDG_CACHE_HOME")
+        .output()
+        .unwrap();
+    let maps = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(maps.starts_with("65534\n"), "{maps}");
+    assert!(
+        maps.contains("/var/cache/ebb/"),
+        "{maps}{}",
+        stderr(&output)
+    );
+    assert_eq!(stderr(&output), "");
+}
+
 /// File systems from which no program can be loaded, or to which nothing can be written.
 #[test]
 fn a_cache_that_cannot_be_used_is_refused_with_the_next_step() {

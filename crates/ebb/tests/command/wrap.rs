@@ -3,38 +3,38 @@
 use super::common::{cannot_page, ebb};
 use super::end_of;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Says its number and that of its group, and counts signals for a second.
-const COUNTS: &str = "import os, signal, sys, time
-n = 0
-def count(*_):
-    global n
-    n += 1
-for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1): signal.signal(s, count)
+/// Says its number and that of its group, and each signal that comes, as one byte: its number. The kernel calls the
+/// handler once for each, which writes it. It ends with its standard input.
+const SAYS: &str = "import os, signal, sys
+for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1): signal.signal(s, lambda *_: None)
+os.set_blocking(1, False)
+signal.set_wakeup_fd(1)
 print(os.getpid(), os.getpgrp(), flush=True)
-end = time.monotonic() + 1
-while time.monotonic() < end: time.sleep(0.01)
-sys.exit(n)";
+sys.stdin.read()";
 
-/// `ebb run` of a script, as a frontend starts it: the leader of a group.
-fn started(options: &[&str], script: &str) -> (Child, Vec<String>) {
-    let mut child = Command::new("env")
-        .arg("--default-signal")
+/// `ebb run` of a script, as a frontend starts it: the leader of a group. With it its output, and the words of the
+/// first line.
+fn started(options: &[&str], script: &str) -> (Child, BufReader<ChildStdout>, Vec<String>) {
+    // Of a session of its own: on a terminal `ebb` stops when the program does.
+    let mut child = Command::new("setsid")
+        .args(["env", "--default-signal"])
         .arg(ebb())
         .arg("run")
         .args(options)
         .args(["python3", "-c", script])
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .process_group(0)
         .spawn()
         .unwrap();
     let mut line = String::new();
-    let mut out = BufReader::new(child.stdout.as_mut().unwrap());
+    let mut out = BufReader::new(child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
-    (child, line.split_whitespace().map(str::to_owned).collect())
+    let says = line.split_whitespace().map(str::to_owned).collect();
+    (child, out, says)
 }
 
 fn send(signal: &str, to: &str) {
@@ -42,21 +42,28 @@ fn send(signal: &str, to: &str) {
     assert!(kill.unwrap().success(), "{signal} to {to}");
 }
 
-fn lives(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit(')')
-        .next()
-        .and_then(|rest| rest.split_whitespace().next());
-    state.is_some_and(|state| !["Z", "X"].contains(&state))
+/// The letter of its state, while it is there.
+fn state(pid: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
-fn until_gone(pids: &[&str]) {
+fn lives(pid: &str) -> bool {
+    state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+#[track_caller]
+fn until(holds: impl Fn() -> bool) {
     let start = Instant::now();
-    while let Some(pid) = pids.iter().find(|pid| lives(pid)) {
-        assert!(start.elapsed() < Duration::from_secs(30), "{pid} lives on");
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "still not");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[track_caller]
+fn until_gone(pids: &[&str]) {
+    until(|| !pids.iter().any(|pid| lives(pid)));
 }
 
 /// Waits until no process has this word in its command line: `ebb` and all processes that it forked.
@@ -71,32 +78,123 @@ fn until_nothing_is_left_of(word: &str) {
     until_gone(&left.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// How often a signal comes to the program that is sent to `ebb`, or to its group.
-fn comes(signal: &str, options: &[&str], to_group: bool) -> i32 {
-    let word = format!("{signal} to {to_group} of {}", std::process::id());
-    let (mut child, says) = started(options, &format!("{COUNTS}\n# {word}"));
-    let leads = says[0] == says[1];
-    assert_eq!(leads, !options.is_empty(), "whether it leads its group");
-    let sign = if to_group { "-" } else { "" };
-    send(signal, &format!("{sign}{}", child.id()));
-    end_of(&mut child, Duration::from_secs(30));
-    until_nothing_is_left_of(&word);
-    child.wait().unwrap().code().expect("it exits")
+/// A program under `ebb` that says what comes to it.
+struct Listener {
+    ebb: Child,
+    program: String,
+    out: BufReader<ChildStdout>,
+    word: String,
 }
+
+impl Listener {
+    fn start(options: &[&str]) -> Self {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, SeqCst);
+        let word = format!("listener {number} of {}", std::process::id());
+        let (ebb, out, says) = started(options, &format!("{SAYS}\n# {word}"));
+        let leads = says[0] == says[1];
+        assert_eq!(leads, !options.is_empty(), "whether it leads its group");
+        let program = says[0].clone();
+        Self {
+            ebb,
+            program,
+            out,
+            word,
+        }
+    }
+
+    fn to_ebb(&self, signal: &str) {
+        send(signal, &self.ebb.id().to_string());
+    }
+
+    /// What comes to `ebb` from now on is pending until it is continued.
+    fn stop_ebb(&self) {
+        self.to_ebb("STOP");
+        until(|| state(&self.ebb.id().to_string()) == Some('T'));
+    }
+
+    fn to_group(&self, signal: &str) {
+        send(signal, &format!("-{}", self.ebb.id()));
+    }
+
+    /// Waits until this signal, and no other, has come to the program.
+    #[track_caller]
+    fn comes(&mut self, signal: i32) {
+        let mut came = [0];
+        self.out.read_exact(&mut came).unwrap();
+        assert_eq!(i32::from(came[0]), signal);
+    }
+
+    /// Has it end. Nothing more may have come.
+    #[track_caller]
+    fn end(mut self) {
+        drop(self.ebb.stdin.take());
+        end_of(&mut self.ebb, Duration::from_secs(30));
+        assert!(self.ebb.wait().unwrap().success());
+        let mut more = Vec::new();
+        self.out.read_to_end(&mut more).unwrap();
+        assert_eq!(more, [0u8; 0], "signals beyond those sent");
+        until_nothing_is_left_of(&self.word);
+    }
+}
+
+const SIGNALS: [(&str, i32); 3] = [
+    ("INT", libc::SIGINT),
+    ("TERM", libc::SIGTERM),
+    ("USR1", libc::SIGUSR1),
+];
 
 #[test]
 fn a_signal_comes_once_to_ebb_or_to_its_group() {
     if cannot_page() {
         return;
     }
-    for signal in ["INT", "TERM", "USR1"] {
-        assert_eq!(comes(signal, &["--wrap"], false), 1, "SIG{signal}");
-        assert_eq!(comes(signal, &["--wrap"], true), 1, "SIG{signal}");
-        assert_eq!(comes(signal, &[], false), 1, "SIG{signal}");
+    let mut wrapped = Listener::start(&["--wrap"]);
+    let mut plain = Listener::start(&[]);
+    for _ in 0..30 {
+        for (name, signal) in SIGNALS {
+            wrapped.to_ebb(name);
+            wrapped.comes(signal);
+            wrapped.to_group(name);
+            wrapped.comes(signal);
+            // Both ways at once: `ebb` is stopped meanwhile, so the kernel makes one of them.
+            wrapped.stop_ebb();
+            wrapped.to_group(name);
+            wrapped.to_ebb(name);
+            wrapped.to_ebb("CONT");
+            wrapped.comes(signal);
+            plain.to_ebb(name);
+            plain.comes(signal);
+        }
     }
-    // Why there is --wrap: from the sender, and from `ebb`. The kernel makes one of two that are pending.
-    let times = comes("INT", &[], true);
-    assert!((1..=2).contains(&times), "{times}");
+    wrapped.end();
+    plain.end();
+}
+
+/// Why there is `--wrap`: the signal comes from the sender, and from `ebb`. The kernel makes one of two that are
+/// pending at the same time.
+#[test]
+fn without_wrap_a_signal_to_the_group_comes_twice_unless_both_are_pending() {
+    if cannot_page() {
+        return;
+    }
+    let mut plain = Listener::start(&[]);
+    for (name, signal) in SIGNALS {
+        plain.stop_ebb();
+        plain.to_group(name);
+        plain.comes(signal);
+        // The program has taken it before `ebb` sees it.
+        plain.to_ebb("CONT");
+        plain.comes(signal);
+    }
+    plain.end();
+    let mut plain = Listener::start(&[]);
+    send("STOP", &plain.program);
+    until(|| state(&plain.program) == Some('T'));
+    plain.to_group("INT");
+    // `ebb` sends it, and then continues the program, which was told to end.
+    plain.comes(libc::SIGINT);
+    plain.end();
 }
 
 const STARTS: &str = "import os, subprocess, time
@@ -109,7 +207,7 @@ fn the_program_and_its_group_end_when_ebb_is_killed() {
     if cannot_page() {
         return;
     }
-    let (mut child, says) = started(&["--wrap"], STARTS);
+    let (mut child, _out, says) = started(&["--wrap"], STARTS);
     // As a frontend ends a kernel.
     send("KILL", &format!("-{}", child.id()));
     end_of(&mut child, Duration::from_secs(30));

@@ -295,7 +295,7 @@ impl Swap {
     ) -> bool {
         let run = storing.scratch.run.pages();
         // Before the words are named: who frees them uncharges.
-        let charge = run.iter().map(|packed| u64::from(packed.len)).sum();
+        let charge: u64 = run.iter().map(|packed| u64::from(packed.len)).sum();
         storing.group.charge(charge);
         let refused = loop {
             let objects = storing.scratch.objects(pages, entries);
@@ -328,6 +328,7 @@ impl Swap {
             storing.group.uncharge(unused);
         }
         self.env.counters.zswpout.add(pooled);
+        self.env.counters.zswpout_bytes.add(charge - unused);
         refused
     }
 

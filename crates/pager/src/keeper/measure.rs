@@ -37,6 +37,10 @@ impl<K: Kernel> Keeper<K> {
         self.swap
             .set_pages(self.swap.entries() + state.pages.map().resident());
         self.tell_pool(state);
+        let staging = state.pages.staging();
+        let staged = staging.staged_frames() + staging.unused_frames();
+        self.member
+            .report_unpaged(staged as u64, state.charge.unmanaged());
         self.swap_space.limit_pool(self.member, limit as u64);
     }
 

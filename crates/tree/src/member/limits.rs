@@ -48,6 +48,14 @@ impl Member {
         self.table.pool_peak.0.fetch_max(self.pools(), Relaxed);
     }
 
+    /// Says how many pages this process has in its staging area, and how many it cannot page: stacks, code, what the
+    /// kernel keeps for it.
+    pub fn report_unpaged(&self, staging: u64, unmanaged: u64) {
+        let slot = self.table.slot(self.slot());
+        slot.staging.store(staging, Relaxed);
+        slot.unmanaged.store(unmanaged, Relaxed);
+    }
+
     /// Bytes that the pools of all processes hold, as they said last.
     pub fn pools(&self) -> u64 {
         let paging = self.table.taken();

@@ -4,7 +4,7 @@
 
 use super::{DeviceShown, ProcessLimits, Supervisor};
 use crate::histogram::{BOUNDS_NS, Summary};
-use crate::table::{SlotNumber, Way};
+use crate::table::{Slot, SlotNumber, Way};
 use crate::{MAX_MEMBERS, Mode, Totals};
 use ebb_engine::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
@@ -120,6 +120,12 @@ pub struct StatsShown {
     pub pool_bytes: u64,
     /// The most of them.
     pub peak_pool_bytes: u64,
+    /// Captured pages that have no place yet, as their processes said last.
+    #[serde(default)]
+    pub staging_bytes: u64,
+    /// Memory that cannot be paged: unmanaged processes, and stacks, code and the kernel's memory of the others.
+    #[serde(default)]
+    pub unmanaged_bytes: u64,
     /// The content of all pools, as their processes said last.
     #[serde(default)]
     pub pool: PoolShown,
@@ -145,6 +151,14 @@ pub struct StatsShown {
 }
 
 impl StatsShown {
+    /// What is left of the memory in use: pages that programs have, and the tables of their pagers.
+    pub fn resident_bytes(&self) -> u64 {
+        let others = [self.pool_bytes, self.staging_bytes, self.unmanaged_bytes];
+        others
+            .iter()
+            .fold(self.used_bytes, |left, bytes| left.saturating_sub(*bytes))
+    }
+
     /// The faults of one way; none where there were none.
     pub fn faults(&self, way: &str) -> FaultsShown {
         self.fault_latency.get(way).copied().unwrap_or_default()
@@ -185,6 +199,8 @@ impl Supervisor {
             used_bytes: bytes(totals.used_pages),
             peak_bytes: bytes(totals.peak_pages.max(totals.used_pages)),
             pool_bytes: limits.pool_bytes,
+            staging_bytes: bytes(self.sum_of_slots(|slot| slot.staging.load(Relaxed))),
+            unmanaged_bytes: bytes(self.unmanaged_pages()),
             peak_pool_bytes: totals.peak_pool_bytes.max(limits.pool_bytes),
             paged: totals.mode == Mode::Paging,
             processes: totals.processes,
@@ -196,6 +212,25 @@ impl Supervisor {
             pool: self.pools_shown(limits.pool_bytes),
             members: self.members_shown(limits.processes),
         }
+    }
+
+    /// The sum of a figure of all slots in use.
+    fn sum_of_slots(&self, figure: impl Fn(&Slot) -> u64) -> u64 {
+        let slots = self.table.taken().map(|(n, _)| self.table.slot(n));
+        slots.map(figure).fold(0, u64::saturating_add)
+    }
+
+    /// What members cannot page, and what the limit leaves out for processes that are no members (`write_limit`).
+    fn unmanaged_pages(&self) -> u64 {
+        let limit = self.table.limit.0.load(Relaxed);
+        let outside = self.table.budget.load(Relaxed).saturating_sub(limit);
+        let slots = self.table.taken().map(|(n, _)| self.table.slot(n));
+        let others = slots.fold(outside, |sum, slot| {
+            sum.saturating_add(slot.credit.load(Relaxed))
+                .saturating_sub(slot.measured.load(Relaxed))
+        });
+        let own = self.sum_of_slots(|slot| slot.unmanaged.load(Relaxed));
+        own.saturating_add(others.max(0) as u64)
     }
 
     fn more_shown(&self) -> Vec<MoreShown> {

@@ -233,6 +233,8 @@ impl Table {
             &slot.let_grow_ns,
             &slot.pool_reported_ns,
             &slot.pool_grew_ns,
+            &slot.staging,
+            &slot.unmanaged,
         ] {
             word.store(0, Relaxed);
         }

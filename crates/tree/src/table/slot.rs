@@ -175,6 +175,9 @@ pub(crate) struct Slot {
     pub pool_grew_ns: AtomicU64,
     /// Monotonic time at which the oldest of it came that may go to a device; 0: there is none.
     pub pool_oldest: AtomicU64,
+    /// Pages in its staging area, and pages that it has charged and cannot page.
+    pub staging: AtomicU64,
+    pub unmanaged: AtomicU64,
     pub shares: [Share; MAX_DEVICES],
     pub counters: Line<Counters>,
     pub latency: [Histogram; 4],
