@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// Time before anything is said.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Time until another look: a program may be about to stop as the signal comes.
+const SOON: Duration = Duration::from_millis(100);
+
 /// Whether a signal is one that ends programs.
 pub fn ends(signal: i32) -> bool {
     [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT].contains(&signal)
@@ -86,9 +89,11 @@ impl Why {
 
 /// A program that was told to end.
 pub struct Ending {
-    pid: u32,
+    pid: Pid,
     signal: i32,
     since: Instant,
+    /// Flag: it was seen once more whether the program is stopped.
+    looked_again: bool,
     /// Reason that the user was told.
     warned: Option<Why>,
 }
@@ -97,20 +102,30 @@ impl Ending {
     /// `pid` has just been sent `signal`.
     pub fn new(pid: Pid, signal: i32) -> Self {
         let ending = Self {
-            pid: pid.as_raw_nonzero().get() as u32,
+            pid,
             signal,
             since: Instant::now(),
+            looked_again: false,
             warned: None,
         };
-        if Why::of(ending.pid, signal) == Some(Why::Stopped) {
-            let _ = kill_process(pid, Signal::CONT);
-        }
+        ending.continue_stopped();
         ending
+    }
+
+    fn continue_stopped(&self) {
+        if Why::of(self.id(), self.signal) == Some(Why::Stopped) {
+            let _ = kill_process(self.pid, Signal::CONT);
+        }
+    }
+
+    fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get() as u32
     }
 
     /// Time until the next look, if there is one.
     pub fn due_in(&self) -> Option<Duration> {
         let patience = match self.warned {
+            None if !self.looked_again => SOON,
             None => PATIENCE,
             Some(Why::Fault(..)) => 2 * PATIENCE,
             Some(_) => return None,
@@ -123,10 +138,14 @@ impl Ending {
         if self.due_in() != Some(Duration::ZERO) {
             return;
         }
-        let Some(why) = Why::of(self.pid, self.signal) else {
+        if !self.looked_again {
+            self.looked_again = true;
+            return self.continue_stopped();
+        }
+        let Some(why) = Why::of(self.id(), self.signal) else {
             return;
         };
-        let (pid, signal) = (self.pid, name_of(self.signal));
+        let (pid, signal) = (self.id(), name_of(self.signal));
         let name = proc::name(pid);
         let before = self.warned.replace(why);
         if before.is_some() {
@@ -160,7 +179,7 @@ impl Ending {
     /// Another signal that ends programs has come. True if that killed the tree.
     pub fn is_forced(&self, supervisor: &Supervisor) -> bool {
         let forced = self.warned.is_some_and(Why::can_be_forced)
-            && Why::of(self.pid, self.signal).is_some_and(Why::can_be_forced);
+            && Why::of(self.id(), self.signal).is_some_and(Why::can_be_forced);
         if forced {
             kill_tree(supervisor);
         }
