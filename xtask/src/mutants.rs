@@ -38,7 +38,7 @@ struct Mutant {
     plant: String,
     /// A test that finds it, as `cargo test` takes it; none: the simulator does.
     test: Option<Vec<String>>,
-    /// The test is a loom model.
+    /// Flag: the test is a loom model.
     #[serde(default)]
     loom: bool,
 }

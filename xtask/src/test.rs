@@ -314,7 +314,7 @@ fn slowest(programs: &mut [(String, f64)]) {
 struct Reader {
     /// The test whose captured output is being shown.
     shown: Option<String>,
-    /// Inside the section that repeats the failures' output.
+    /// Flag: the section that repeats the failures' output has begun.
     failures: bool,
 }
 

@@ -1,9 +1,13 @@
-//! The comment of a field is a noun: what the field holds, not a sentence about something else.
+//! The comment of a field is a noun: what the field holds, not a sentence about something else. That of a flag is
+//! `Flag:` with the condition.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use syn::visit::{Visit, visit_field, visit_item_struct};
-use syn::{Attribute, Expr, ExprLit, Field, ItemEnum, ItemStruct, Lit, Meta};
+use syn::{
+    Attribute, Expr, ExprLit, Field, GenericArgument, ItemEnum, ItemStruct, Lit, Meta,
+    PathArguments, Type,
+};
 
 /// First words of comments that are no nouns.
 const NOT_NOUNS: &str = "after all any anybody anything are as because before beside besides by during everybody \
@@ -47,6 +51,28 @@ fn is_help(attributes: &[Attribute]) -> bool {
     found
 }
 
+/// Whether it is a flag: `bool`, an atomic one, or one of these in a cell or a line of its own.
+fn is_flag(kind: &Type) -> bool {
+    let Type::Path(path) = kind else {
+        return false;
+    };
+    let Some(last) = path.path.segments.last() else {
+        return false;
+    };
+    let within = |arguments: &PathArguments| match arguments {
+        PathArguments::AngleBracketed(list) => list
+            .args
+            .iter()
+            .any(|argument| matches!(argument, GenericArgument::Type(kind) if is_flag(kind))),
+        _ => false,
+    };
+    match &*last.ident.to_string() {
+        "bool" | "AtomicBool" => true,
+        "Cell" | "CachePadded" => within(&last.arguments),
+        _ => false,
+    }
+}
+
 impl<'a> Visit<'a> for Comments {
     fn visit_item_struct(&mut self, item: &'a ItemStruct) {
         if !is_help(&item.attrs) {
@@ -65,7 +91,8 @@ impl<'a> Visit<'a> for Comments {
             self.seen += 1;
             let word = text.split(|c: char| !c.is_ascii_alphabetic()).next();
             let word = word.unwrap_or_default().to_ascii_lowercase();
-            if NOT_NOUNS.split_whitespace().any(|not| not == word) {
+            let no_noun = NOT_NOUNS.split_whitespace().any(|not| not == word);
+            if no_noun || is_flag(&field.ty) && word != "flag" {
                 self.wrong.push(text);
             }
         }
@@ -92,12 +119,14 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
 
 #[test]
 fn comments_that_are_no_nouns_are_found() {
-    let text = "struct A {\n /// Whether it is open.\n open: bool,\n /// Slots of it.\n slots: u32,\n plain: u8 }\n\
+    let text = "struct A {\n /// Whether it is open.\n open: bool,\n /// Slots of it.\n slots: u32,\n plain: u8,\n\
+                /// Flag: it is there.\n there: Cell<bool>,\n /// Users know.\n known: std::cell::Cell<bool> }\n\
                 enum B { C {\n /// It is why.\n why: String } }\n\
                 #[derive(clap::Parser)] struct D {\n /// How often.\n often: u32 }";
     let found = comments(text);
-    assert_eq!(found.seen, 3);
-    assert_eq!(found.wrong, ["Whether it is open.", "It is why."]);
+    assert_eq!(found.seen, 5);
+    let wrong = ["Whether it is open.", "Users know.", "It is why."];
+    assert_eq!(found.wrong, wrong);
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub struct Alone {
     /// Processors.
     pub processors: usize,
     ns: AtomicU64,
-    /// The calling thread is one of the pager's.
+    /// Flag: the calling thread is one of the pager's.
     pub is_own: AtomicBool,
     /// Pages that the system will still refuse.
     pub refuses: AtomicU32,

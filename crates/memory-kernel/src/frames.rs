@@ -59,7 +59,7 @@ impl Drop for Shared {
 pub struct Frame {
     bytes: Arc<[u8; PAGE]>,
     shared: Option<Shared>,
-    /// A write is a fault.
+    /// Flag: a write is a fault.
     pub protected: bool,
     /// Transfers into it that are under way.
     pub pins: u32,

@@ -25,11 +25,11 @@ pub struct Mapping {
     pub number: u32,
     /// The protection, as mprotect(2) has it.
     pub prot: i32,
-    /// Missing pages are faults.
+    /// Flag: missing pages are faults.
     pub registered: bool,
-    /// Memory of the pager's own, with host memory behind.
+    /// Flag: the memory is the pager's own, with host memory behind.
     pub own: bool,
-    /// Pages are locked.
+    /// Flag: pages are locked.
     pub locked: bool,
     /// The part that a child has of it.
     pub in_child: InChild,

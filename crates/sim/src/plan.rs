@@ -38,7 +38,7 @@ pub struct Plan {
     pub operations: u64,
     /// The program's work.
     pub mix: Mix,
-    /// Processes have a supervisor, which takes back what dead ones had.
+    /// Flag: processes have a supervisor, which takes back what dead ones had.
     pub supervised: bool,
     /// The rate at which a process is killed, at a change of the thread that runs.
     pub kill: Rate,

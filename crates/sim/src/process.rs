@@ -24,12 +24,12 @@ struct This {
     pager: Simulated<SimKernel>,
     member: OnceLock<&'static Member>,
     joining: Joining,
-    /// A death for want of memory is no failure.
+    /// Flag: a death for want of memory is no failure.
     may_run_out: bool,
-    /// Pages may be lost.
+    /// Flag: pages may be lost.
     may_lose: bool,
     devices: fn(&Devices),
-    /// The process was forked.
+    /// Flag: the process was forked.
     forked: Cell<bool>,
 }
 

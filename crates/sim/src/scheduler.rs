@@ -47,7 +47,7 @@ pub struct Scheduler {
     yielders: [Cell<*const Yielder<(), ()>>; MAX_TASKS],
     /// The place of a forked child's thread before its first turn.
     born: Cell<Option<usize>>,
-    /// The running thread is one of these, not the loop that picks.
+    /// Flag: the running thread is one of these, not the loop that picks.
     inside: Cell<bool>,
     /// Looked at now and then, between two steps.
     oracle: OnceLock<fn(&World)>,

@@ -105,7 +105,7 @@ pub struct Process {
     pub host: Cell<i32>,
     /// The time when its program ended.
     pub ended: Cell<u64>,
-    /// The pager ended its program.
+    /// Flag: the pager ended its program.
     pub ended_by_pager: Cell<bool>,
     /// Flag: it has said why.
     pub excused: Cell<bool>,
@@ -145,7 +145,7 @@ pub struct World {
     pub current: Cell<usize>,
     /// The address that a pager's last call is about, or was.
     pub near: Cell<usize>,
-    /// Faults are over: all has to end now.
+    /// Flag: faults are over: all has to end now.
     pub calm: Cell<bool>,
     /// The number of steps by which all has to have ended; 0: not yet known.
     pub bound: Cell<u64>,

@@ -11,15 +11,15 @@ pub struct Facts {
     /// The place where slot 0 begins, in bytes: above 0 where the start of the area (a swap header) must stay as it
     /// is.
     pub base: u64,
-    /// A block device, not a file.
+    /// Flag: it is a block device, not a file.
     pub block: bool,
-    /// A head moves.
+    /// Flag: a head moves.
     pub rotational: bool,
-    /// Freed slots are worth discarding.
+    /// Flag: freed slots are worth discarding.
     pub wants_discard: bool,
-    /// Opened with O_DIRECT: transfers pass the page cache by.
+    /// Flag: it was opened with O_DIRECT, so transfers pass the page cache by.
     pub direct: bool,
-    /// The file lives in memory (tmpfs): what is written there still costs RAM.
+    /// Flag: the file lives in memory (tmpfs): what is written there still costs RAM.
     pub in_memory: bool,
     node: u16,
 }

@@ -126,7 +126,7 @@ struct Guarded {
     program_ended: bool,
     /// The program has ended without a supervisor: the helper is killed then.
     helper_due: Option<Instant>,
-    /// The program is being killed: the memory is held until it is dead.
+    /// Flag: the program is being killed: the memory is held until it is dead.
     killed: bool,
 }
 

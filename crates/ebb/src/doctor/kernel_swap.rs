@@ -15,7 +15,7 @@ const FIX: &str = "run Linux 6.12.37 (of 6.12) or 6.16 or newer; or as root `swa
 struct Facts {
     /// The release, as in `uname -r`.
     kernel: String,
-    /// Swap of the kernel's: there is some.
+    /// Flag: the kernel has swap.
     on: bool,
     /// Flag: a control group forbids swap to this process.
     forbidden: bool,

@@ -63,7 +63,7 @@ pub struct State {
     pub paused: bool,
     /// Flag: the keys are shown.
     pub help: bool,
-    /// Colours, unless NO_COLOR is set.
+    /// Flag: it is drawn in colours, as NO_COLOR is not set.
     pub colour: bool,
 }
 

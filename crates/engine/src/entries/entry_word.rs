@@ -45,7 +45,7 @@ pub struct SlotPlace {
     pub device: DeviceId,
     /// The slot, below [`MAX_DEVICE_SLOTS`].
     pub slot: SlotIndex,
-    /// Uncompressed.
+    /// Flag: its data is not compressed.
     pub raw: bool,
 }
 

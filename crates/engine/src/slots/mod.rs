@@ -119,7 +119,7 @@ pub struct Devices {
     control: Ordered<Control, { LockRank::Control as usize }>,
     reclaim: OnceLock<Arc<dyn CacheReclaim>>,
     mover: OnceLock<Arc<dyn Mover>>,
-    /// Set when a return cache, a discard or a frozen cluster waits for [`Devices::work`].
+    /// Flag: a return cache, a discard or a frozen cluster waits for [`Devices::work`].
     wanted: CachePadded<AtomicBool>,
     /// Devices there are.
     count: CachePadded<AtomicU32>,

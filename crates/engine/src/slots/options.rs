@@ -50,12 +50,12 @@ pub struct DeviceUsage {
     pub priority: i16,
     /// The memory node.
     pub node: Option<Node>,
-    /// False while it drains and after too many errors.
+    /// Flag: it takes allocations: it does not drain, and had few errors.
     pub accepting: bool,
     /// Write errors so far.
     pub errors: u32,
-    /// Errors took it out of service.
+    /// Flag: errors took it out of service.
     pub out: bool,
-    /// One cursor for all processors.
+    /// Flag: all processors have one cursor.
     pub rotational: bool,
 }

@@ -96,7 +96,7 @@ pub struct Background {
     /// Room for a batch, page-aligned from `offset`; made when first needed.
     pub staging: Vec<u8>,
     pub offset: usize,
-    /// The staging was used since it was last looked at.
+    /// Flag: the staging was used since it was last looked at.
     used: bool,
     /// The most pages of a batch.
     batch: usize,

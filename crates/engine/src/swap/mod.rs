@@ -154,7 +154,7 @@ pub struct Swap {
     last_load_ns: AtomicU64,
     /// The same of what other processes loaded.
     others_load_ns: AtomicU64,
-    /// See [`Swap::set_patient`].
+    /// Flag: what has to go to devices does so in the background ([`Swap::set_patient`]).
     patient: AtomicBool,
     /// The time when a store that the pool refused last used a device.
     last_refused_ns: AtomicU64,

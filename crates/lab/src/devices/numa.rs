@@ -68,7 +68,7 @@ const NODES: u16 = 2;
 struct Policy {
     name: &'static str,
     choice: DeviceChoice,
-    /// The same priority of the user's for both devices.
+    /// Flag: the user gave both devices the same priority.
     equal: bool,
     /// Published figures for 1 and 16 tasks.
     published: Option<[f64; 2]>,
@@ -79,7 +79,7 @@ struct Case {
     name: &'static str,
     /// Time to write a page on each device.
     page_ns: [u64; NODES as usize],
-    /// The pages fill both devices, as published; else each alone could hold them.
+    /// Flag: the pages fill both devices, as published; else each alone could hold them.
     filled: bool,
 }
 
@@ -145,7 +145,7 @@ struct Agent {
     kind: Kind,
     cpu: Cpu,
     node: Node,
-    /// A reclaimer with nothing to do.
+    /// Flag: the reclaimer has nothing to do.
     asleep: bool,
 }
 

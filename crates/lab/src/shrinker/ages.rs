@@ -38,7 +38,7 @@ const PRESENT: u64 = 1 << 63;
 pub struct Sample {
     /// The time when it was touched last, or left memory.
     pub at: u32,
-    /// The place where it was: there, or in the pool.
+    /// Flag: it was on the device, not in the pool.
     pub on_device: bool,
 }
 

@@ -42,7 +42,7 @@ pub struct Zswap {
     cursor: Option<u16>,
     /// Failures of the walk under way.
     walk: Option<u32>,
-    /// The walk met a group with a page since it last began.
+    /// Flag: the walk met a group with a page since it last began.
     met: bool,
     counts: Counts,
 }

@@ -52,7 +52,7 @@ pub struct PoolSplit {
     ranks: [u32; RANKS],
     seen: u32,
     share: usize,
-    /// The share is learned, not the first.
+    /// Flag: the share is learned, not the first.
     is_learned: bool,
     /// Nanoseconds that another share would have saved until now, and whether that is a larger one.
     regret: u64,

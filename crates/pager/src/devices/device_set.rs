@@ -91,7 +91,7 @@ pub struct DeviceSet {
     pub devices: Arc<Devices>,
     /// The keys of this process, if devices are encrypted.
     keys: Option<Arc<Keyring>>,
-    /// The process gave up the tree's user: it reads what it has on devices, and writes there no more.
+    /// Flag: the process gave up the tree's user: it reads what it has on devices, and writes there no more.
     reads_only: AtomicBool,
     faults: Option<Faults>,
     /// The numbers by which users know the engine's devices.

@@ -36,7 +36,7 @@ pub enum Step {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Made {
     pub step: Step,
-    /// Room was hard to make: nothing could be stored, or who waits gave a page of its own.
+    /// Flag: room was hard to make: nothing could be stored, or who waits gave a page of its own.
     pub was_hard: bool,
 }
 

@@ -18,12 +18,12 @@ pub struct Reclaimer<K: Kernel> {
     context: Context<K>,
     /// The worth that clean copies proved to have.
     pub(super) copies: CopyScore,
-    /// Pages may be shared copy-on-write with a forked relative: they refuse to be moved until
-    /// one side has written them.
+    /// Flag: pages may be shared copy-on-write with a forked relative, and refuse to be moved until one side has
+    /// written them.
     is_family: AtomicBool,
-    /// A bay kept its executable protection: the kernel refuses to split a mapping of a process with too many.
+    /// Flag: a bay kept its executable protection, as the kernel refuses to split a mapping of a process with too many.
     pub(super) kept_executable: AtomicBool,
-    /// The keeper was told that the pool is nearly full, and has not looked yet.
+    /// Flag: the keeper was told that the pool is nearly full, and has not looked yet.
     has_called_keeper: AtomicBool,
 }
 

@@ -21,7 +21,7 @@ pub struct FaultService<K: Kernel> {
     pub(super) stall: MemoryStall,
     /// Faults that wait, and since when.
     pub(crate) pressure: Pressure,
-    /// The system had no page for us, and the keeper has not seen it yet.
+    /// Flag: the system had no page for us, and the keeper has not seen it yet.
     is_refused: AtomicBool,
     /// The zeros of first touches, which nobody writes.
     zeros: &'static UnitBuffer,

@@ -44,9 +44,9 @@ struct KeeperTurn {
     seen: u32,
     /// Faults served, as last looked.
     served: u64,
-    /// Pages move from a device that is to go.
+    /// Flag: pages move from a device that is to go.
     moving: bool,
-    /// A call of a child has to be made again.
+    /// Flag: a call of a child has to be made again.
     owing: bool,
     /// The time when it was last seen whether the supervisor is there.
     supervised: Time,

@@ -8,7 +8,7 @@ use std::ops::Deref;
 /// Does for a process that pages what need not happen inside a fault.
 pub struct Keeper<K: Kernel> {
     faults: &'static FaultService<K>,
-    /// The supervisor has a second descriptor of our userfaultfd.
+    /// Flag: the supervisor has a second descriptor of our userfaultfd.
     has_sent_userfaultfd: Cell<bool>,
 }
 

@@ -148,7 +148,7 @@ pub struct UnitState {
     pub scanned: bool,
     /// Flag: it is named among those that are deferred.
     pub deferred: bool,
-    /// Threads may hold pages of it (`attempts`).
+    /// Flag: threads may hold pages of it (`attempts`).
     pub held: bool,
 }
 const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);

@@ -15,13 +15,13 @@ pub struct Attributes {
     pub protection: i32,
     /// Flag: its missing pages are faults of ours. Only then may a page of it be swapped out.
     pub registered: bool,
-    /// The program locked it: nothing leaves before it unlocks it.
+    /// Flag: the program locked it: nothing leaves before it unlocks it.
     pub locked: bool,
     /// Flag: the memory must not be paged for another reason, such as a stack. Nothing leaves.
     pub pinned: bool,
     /// Flag: the memory is to be the program's alone. Another userfaultfd is to have it.
     pub released: bool,
-    /// The program put guards into it: nothing is filled in beside what it touches.
+    /// Flag: the program put guards into it: nothing is filled in beside what it touches.
     pub guarded: bool,
     /// A forked child's part in it.
     pub in_child: InChild,

@@ -83,7 +83,7 @@ impl Protection {
 
 /// Knowledge of shared pages without the lock.
 pub struct SharedPages {
-    /// Relatives live: for those who free memory of the engine.
+    /// Flag: relatives live, for those who free memory of the engine.
     relatives: AtomicBool,
     /// Pages that the engine gave back and relatives kept, not yet accounted for.
     given_back: AtomicI64,

@@ -102,7 +102,7 @@ const ADDRESSES: usize = PAGE_SIZE << COUNT_AT;
 pub struct VforkCalls {
     /// The number of this process, in memory that forked children have empty; null before [`begin`](Self::begin).
     own_pid: AtomicPtr<AtomicU32>,
-    /// The keeper makes the calls of others, as long as it lives.
+    /// Flag: the keeper makes the calls of others, as long as it lives.
     serving: AtomicBool,
     /// Slots for calls; more calls wait.
     slots: [CallSlot; 8],
@@ -110,7 +110,7 @@ pub struct VforkCalls {
     unmanaged: [AtomicU64; 512],
     /// Flag: there are some.
     any_unmanaged: AtomicBool,
-    /// The process pages, or is about to: notes have no effect any more.
+    /// Flag: the process pages, or is about to: notes have no effect any more.
     pages: AtomicBool,
 }
 

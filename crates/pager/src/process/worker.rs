@@ -33,7 +33,7 @@ pub struct PendingFault {
     pub fault: Fault,
     /// The time when it was read.
     pub since: Time,
-    /// Another was read together with it, and waits for this one.
+    /// Flag: another was read together with it, and waits for this one.
     pub is_followed: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct DeferredFault {
 pub struct Worker {
     /// The place where data is put together for a copy.
     buffer: &'static mut UnitBuffer,
-    /// The buffer was used since it was last given back.
+    /// Flag: the buffer was used since it was last given back.
     used: bool,
     /// Faults whose page's transit this thread ended.
     unparked: Vec<Fault>,

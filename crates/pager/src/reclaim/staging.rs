@@ -47,7 +47,7 @@ struct Bay {
     filled: usize,
     /// Captures that move pages here now.
     captures: u32,
-    /// A thread stores what is staged here.
+    /// Flag: a thread stores what is staged here.
     storing: bool,
     /// Frames that have a page behind them.
     present: Mask,

@@ -100,7 +100,7 @@ impl List {
 struct Remembered {
     /// The lists, that of preloaded libraries first.
     lists: Vec<List>,
-    /// Other loaders than glibc's do not find the library by this name.
+    /// Flag: other loaders than glibc's do not find the library by this name.
     for_glibc: bool,
     /// `NAME=value` of the variables of our own.
     variables: Vec<&'static CStr>,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The system's facts about a disk; the defaults where it does not say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Disk {
-    /// A head moves.
+    /// Flag: a head moves.
     pub rotational: bool,
     /// Flag: it takes discards.
     pub discards: bool,

@@ -25,7 +25,7 @@ pub struct Shape {
     pub offset: u64,
     /// Bytes; above 0 and a multiple of a page.
     pub len: usize,
-    /// The device can reach its memory without the bounce buffer.
+    /// Flag: the device can reach its memory without the bounce buffer.
     pub direct: bool,
 }
 

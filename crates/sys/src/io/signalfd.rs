@@ -14,8 +14,8 @@ use std::process::Command;
 pub struct Received {
     /// The number.
     pub signal: i32,
-    /// The kernel sent it: a terminal key, a hang-up. It then went to the whole foreground
-    /// process group, not to this process alone.
+    /// Flag: the kernel sent it: a terminal key, a hang-up. It then went to the whole foreground process group, not
+    /// to this process alone.
     pub from_kernel: bool,
 }
 

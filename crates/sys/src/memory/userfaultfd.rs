@@ -66,7 +66,7 @@ pub struct Fault {
     pub address: usize,
     /// Flag: it was a write.
     pub write: bool,
-    /// The page is there, but protected from writes.
+    /// Flag: the page is there, but protected from writes.
     pub protected: bool,
     /// The thread that waits.
     pub thread: u32,

@@ -149,13 +149,13 @@ pub(super) fn users(text: &[u8]) -> Option<[u64; 3]> {
 /// The disposition of a signal in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disposition {
-    /// Signals that have been sent, and not been taken.
+    /// Flag: the signal has been sent, and not been taken.
     pub pending: bool,
-    /// Signals that are blocked.
+    /// Flag: it is blocked.
     pub blocked: bool,
-    /// Signals that have no effect.
+    /// Flag: it has no effect.
     pub ignored: bool,
-    /// The program has a handler for it.
+    /// Flag: the program has a handler for it.
     pub caught: bool,
 }
 

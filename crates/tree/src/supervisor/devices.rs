@@ -28,9 +28,9 @@ pub(super) struct TreeDevice {
     pub leases: Leases<'static>,
     /// Write errors that processes met which are gone.
     pub past_errors: u64,
-    /// The user knows that writes fail.
+    /// Flag: the user knows that writes fail.
     pub warned_errors: bool,
-    /// The user knows that a process gave it up.
+    /// Flag: the user knows that a process gave it up.
     pub warned_given_up: bool,
     pub removal: Option<Removal>,
 }

@@ -36,10 +36,10 @@ struct UnmanagedProcess {
     process: Process,
     /// The pages as last measured.
     pages: i64,
-    /// A member that pages made it by a system call that nobody saw: what it has is mostly that
-    /// one's, and charged there.
+    /// Flag: a member that pages made it by a system call that nobody saw: what it has is mostly that one's, and
+    /// charged there.
     copied: bool,
-    /// [`Supervisor::unjoined`] has named it.
+    /// Flag: [`Supervisor::unjoined`] has named it.
     shown: bool,
 }
 

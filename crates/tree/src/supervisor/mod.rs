@@ -154,7 +154,7 @@ impl Totals {
 pub struct Supervisor {
     table: &'static Table,
     table_fd: OwnedFd,
-    /// Children of members that became another user can be served.
+    /// Flag: children of members that became another user can be served.
     serves_other_users: bool,
     rows: [Option<TreeDevice>; MAX_DEVICES],
     /// Leases of devices without a file: those of a simulation.
@@ -195,13 +195,13 @@ pub struct Supervisor {
     /// Memory whose process has ended, and which others still use.
     orphan_memory: HashMap<u32, OrphanMemory>,
     next_orphan_memory: u32,
-    /// A death may have left the sum of charges too large.
+    /// Flag: a death may have left the sum of charges too large.
     drifted: bool,
-    /// The user knows that there are more processes than places.
+    /// Flag: the user knows that there are more processes than places.
     warned_crowded: bool,
-    /// The user knows that there are more processes than descriptors.
+    /// Flag: the user knows that there are more processes than descriptors.
     warned_exhausted: bool,
-    /// And that memory may outlive its process unprotected.
+    /// Flag: the user knows that memory may outlive its process unprotected.
     warned_unkept: bool,
     /// Flag: it was said that processes of another user cannot join.
     warned_other_user: bool,

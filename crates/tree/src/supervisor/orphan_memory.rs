@@ -25,7 +25,7 @@ pub(super) struct OrphanMemory {
     /// The process.
     pid: u32,
     userfaultfd: Userfaultfd,
-    /// The user knows that pages of it are lost.
+    /// Flag: the user knows that pages of it are lost.
     warned: bool,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Sharing {
     cost: Duration,
     /// Credit taken for faults since the last one.
     decay: i64,
-    /// Credit is too small: sharing has changed since it was measured, or a member was dying or gave credit
+    /// Flag: credit is too small: sharing has changed since it was measured, or a member was dying or gave credit
     /// back meanwhile.
     unsure: bool,
     /// Minor faults of the charging members, but for those that their pagers account for: the most

@@ -31,7 +31,7 @@ pub struct Config {
     pub codec: Codec,
     /// Flag: what goes to devices is encrypted, by each process with keys of its own.
     pub encrypt: bool,
-    /// Page from the first instant instead of when the budget is near (tests, benchmarks).
+    /// Flag: processes page from the first instant instead of when the budget is near (tests, benchmarks).
     pub eager: bool,
     /// The order in which several devices are tried.
     pub choice: DeviceChoice,

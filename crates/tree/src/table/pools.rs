@@ -61,7 +61,7 @@ pub struct PoolLimit {
     /// The percentage of its limit at which writeback stops: its coldest pages go to devices when it holds a percent
     /// more than this percentage of its limit, until it holds this.
     pub accept_percent: u8,
-    /// The tree has room enough: what has to go to devices does so in the background, however near its own
+    /// Flag: the tree has room enough: what has to go to devices does so in the background, however near its own
     /// limit the pool is.
     pub patient: bool,
 }

@@ -55,7 +55,7 @@ pub enum SlotState {
 pub(crate) struct StateWord {
     pub state: SlotState,
     pub parent: Option<SlotNumber>,
-    /// The parent pages, so the child is charged from before it is born.
+    /// Flag: the parent pages, so the child is charged from before it is born.
     pub charges: bool,
     /// Modulo 2^14; kept by the table.
     pub taken: u32,

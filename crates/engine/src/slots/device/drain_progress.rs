@@ -10,8 +10,9 @@ pub(in crate::slots) struct DrainProgress {
     pub begun: AtomicBool,
     /// The slot at which the next step begins; 0: a round does.
     pub next: AtomicU32,
-    /// Results of the earlier steps of this round.
+    /// Flag: an earlier step of this round moved something.
     moved: AtomicBool,
+    /// Flag: an earlier step of this round failed.
     failed: AtomicBool,
 }
 
