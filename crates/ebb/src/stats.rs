@@ -87,6 +87,7 @@ pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) ->
         "budget_bytes": bytes(totals.budget_pages),
         "peak_bytes": bytes(totals.peak_pages),
         "peak_pool_bytes": totals.peak_pool_bytes,
+        "peak_had_bytes": bytes(totals.peak_had_pages),
         "faults": totals.counters.fault.get(),
         "counters": totals.counters_by_name(),
         "fault_latency": latency,

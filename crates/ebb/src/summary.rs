@@ -19,7 +19,11 @@ pub fn wanted(args: &RunArgs, stats: &StatsShown) -> bool {
 /// One to three lines.
 pub fn lines(stats: &StatsShown) -> Vec<String> {
     let mut lines = vec![format!(
-        "{} of {} at most; {}",
+        "{}{} of {} at most; {}",
+        match stats.paged {
+            true => format!("the programs had {}, in ", human(stats.peak_had_bytes)),
+            false => String::new(),
+        },
         human(stats.peak_bytes),
         human(stats.budget_bytes),
         match stats.paged {

@@ -74,7 +74,7 @@ pub use {
     ebb_stores::Facts,
     guard::{Launcher, guard},
     histogram::{BOUNDS_NS, Histogram, Summary},
-    member::{ChildSlot, Device, JoinError, Member},
+    member::{ChildSlot, Device, JoinError, Member, PagesOfMember},
     protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request, trees},
     supervisor::{
         ANY_CHILD, CellShown, DeviceShown, FaultsShown, LimitsShown, MemberShown, MoreShown,

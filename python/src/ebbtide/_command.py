@@ -28,7 +28,7 @@ def ebb_path() -> str:
             return path
     found = shutil.which("ebb")
     if found is None:
-        raise EbbError("`ebb` is not installed: `pip install ebbtide` brings it, or put its directory on PATH")
+        raise EbbError("`ebb` is not installed: the wheel of `cargo xtask dist` brings it; or put its directory on PATH")
     return found
 
 

@@ -46,6 +46,7 @@ pub fn at(seconds: u64) -> Sample {
         pool_bytes: 64 << 20,
         staging_bytes: 16 << 20,
         unmanaged_bytes: 32 << 20,
+        peak_had_bytes: 400 << 20,
         peak_pool_bytes: 80 << 20,
         paged: true,
         processes: 2,

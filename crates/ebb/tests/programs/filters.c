@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -66,13 +67,18 @@ static int install(int number, unsigned action, unsigned flags)
 	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
 }
 
-/* Lets every call pass, until the process has ended. */
+/* Lets every call pass, until all processes under the filter have ended. A call whose thread is killed before it is
+ * received is an error, too. */
 static void let_pass(int listener)
 {
 	for (;;) {
 		struct seccomp_notif asked = { 0 };
-		if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked) != 0)
-			return;
+		if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked) != 0) {
+			struct pollfd over = { .fd = listener };
+			if (listener < 0 || (poll(&over, 1, 0) == 1 && over.revents & (POLLHUP | POLLNVAL)))
+				return;
+			continue;
+		}
 		struct seccomp_notif_resp answer = { .id = asked.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
 		ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
 	}

@@ -6,6 +6,7 @@ use crate::map::page_map::UNIT;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
+use ebb_tree::PagesOfMember;
 
 impl<K: Kernel> Keeper<K> {
     /// Moves the line between resident pages and pool, where pages can go to devices; and limits
@@ -39,8 +40,11 @@ impl<K: Kernel> Keeper<K> {
         self.tell_pool(state);
         let staging = state.pages.staging();
         let staged = staging.staged_frames() + staging.unused_frames();
-        self.member
-            .report_unpaged(staged as u64, state.charge.unmanaged());
+        self.member.report_pages(PagesOfMember {
+            staging: staged as u64,
+            unmanaged: state.charge.unmanaged(),
+            swapped: state.pages.map().swapped() as u64,
+        });
         self.swap_space.limit_pool(self.member, limit as u64);
     }
 

@@ -363,6 +363,11 @@ impl PageMap {
         self.resident() + self.counts[3] + self.in_transit()
     }
 
+    /// Pages in the swap space alone.
+    pub fn swapped(&self) -> usize {
+        self.counts[5]
+    }
+
     /// Pages in transit.
     pub fn in_transit(&self) -> usize {
         self.counts[4] + self.counts[6]

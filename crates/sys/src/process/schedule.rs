@@ -40,15 +40,16 @@ const PRECEDENCE: i32 = -10;
 /// a crowded machine. It asks for a short slice, and for precedence where that is permitted. Processes that
 /// it starts have neither. Refused where the kernel is older, and then nothing changes.
 pub fn prompt() {
+    const RESET_ON_FORK: u64 = 1;
     let now = nice();
-    if !set_short_slice(PRECEDENCE.min(now)) {
-        set_short_slice(now);
+    if !set_short_slice(PRECEDENCE.min(now), RESET_ON_FORK) {
+        set_short_slice(now, RESET_ON_FORK);
     }
 }
 
-/// The same without precedence.
+/// Asks for the short slice alone, which threads that it starts have too.
 pub fn short_slice() {
-    set_short_slice(nice());
+    set_short_slice(nice(), 0);
 }
 
 fn nice() -> i32 {
@@ -57,8 +58,7 @@ fn nice() -> i32 {
 }
 
 /// Whether it was permitted.
-fn set_short_slice(nice: i32) -> bool {
-    const RESET_ON_FORK: u64 = 1;
+fn set_short_slice(nice: i32, flags: u64) -> bool {
     const SLICE_NS: u64 = 100_000;
     /// `struct sched_attr` in its first version; the libc crate has none.
     #[repr(C)]
@@ -75,7 +75,7 @@ fn set_short_slice(nice: i32) -> bool {
     let attributes = Attributes {
         size: size_of::<Attributes>() as u32,
         policy: libc::SCHED_OTHER as u32,
-        flags: RESET_ON_FORK,
+        flags,
         nice,
         priority: 0,
         runtime: SLICE_NS,

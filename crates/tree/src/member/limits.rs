@@ -2,7 +2,19 @@
 
 use super::Member;
 use crate::table::{PoolLimit, SlotState};
+use ebb_engine::PAGE_SIZE;
 use std::sync::atomic::Ordering::*;
+
+/// Pages of a process by where they are; the rest of its charge is resident or its pool.
+#[derive(Clone, Copy, Debug)]
+pub struct PagesOfMember {
+    /// Pages in its staging area.
+    pub staging: u64,
+    /// Pages that it cannot page: stacks, code, what the kernel keeps for it.
+    pub unmanaged: u64,
+    /// Pages in the swap space alone.
+    pub swapped: u64,
+}
 
 impl Member {
     /// The bounds of this process's pool: `most` bytes, and the user's limits.
@@ -48,12 +60,18 @@ impl Member {
         self.table.pool_peak.0.fetch_max(self.pools(), Relaxed);
     }
 
-    /// Says how many pages this process has in its staging area, and how many it cannot page: stacks, code, what the
-    /// kernel keeps for it.
-    pub fn report_unpaged(&self, staging: u64, unmanaged: u64) {
+    /// Says where this process has pages.
+    pub fn report_pages(&self, pages: PagesOfMember) {
         let slot = self.table.slot(self.slot());
-        slot.staging.store(staging, Relaxed);
-        slot.unmanaged.store(unmanaged, Relaxed);
+        slot.staging.store(pages.staging, Relaxed);
+        slot.unmanaged.store(pages.unmanaged, Relaxed);
+        slot.swapped.store(pages.swapped, Relaxed);
+        let taken = self.table.taken().map(|(n, _)| self.table.slot(n));
+        let swapped = taken.map(|slot| slot.swapped.load(Relaxed));
+        let swapped = swapped.fold(0, u64::saturating_add);
+        let in_use = (self.table.in_use().max(0) as u64).saturating_mul(PAGE_SIZE as u64);
+        let had = in_use.saturating_sub(self.pools()) / PAGE_SIZE as u64 + swapped;
+        self.table.had_peak.0.fetch_max(had, Relaxed);
     }
 
     /// Bytes that the pools of all processes hold, as they said last.

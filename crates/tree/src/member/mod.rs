@@ -28,6 +28,7 @@ mod reap_orphans;
 
 pub use devices::Device;
 pub use join::JoinError;
+pub use limits::PagesOfMember;
 
 use crate::histogram::Histogram;
 use crate::protocol::{self, HelperExit};

@@ -128,6 +128,8 @@ pub struct Totals {
     pub budget_pages: u64,
     /// The most pages the tree used at any time.
     pub peak_pages: u64,
+    /// The most pages that its programs had, in memory or not, as they said some 20 ms apart.
+    pub peak_had_pages: u64,
     /// The most bytes that the pools of its processes held together, as they said some 20 ms apart.
     pub peak_pool_bytes: u64,
     /// Pages it uses now.
@@ -465,6 +467,7 @@ impl Supervisor {
             budget_pages: self.table.budget.load(SeqCst).max(0) as u64,
             peak_pages: self.table.peak.0.load(SeqCst).max(0) as u64,
             peak_pool_bytes: self.table.pool_peak.0.load(SeqCst),
+            peak_had_pages: self.table.had_peak.0.load(SeqCst),
             used_pages: self.table.in_use().max(0) as u64,
             processes: self.joined,
             mode: self.table.mode(),

@@ -116,6 +116,9 @@ pub struct StatsShown {
     pub used_bytes: u64,
     /// The most that was in use.
     pub peak_bytes: u64,
+    /// The most that programs had, in memory or not.
+    #[serde(default)]
+    pub peak_had_bytes: u64,
     /// Bytes of all pools.
     pub pool_bytes: u64,
     /// The most of them.
@@ -201,6 +204,7 @@ impl Supervisor {
             pool_bytes: limits.pool_bytes,
             staging_bytes: bytes(self.sum_of_slots(|slot| slot.staging.load(Relaxed))),
             unmanaged_bytes: bytes(self.unmanaged_pages()),
+            peak_had_bytes: bytes(totals.peak_had_pages.max(totals.peak_pages)),
             peak_pool_bytes: totals.peak_pool_bytes.max(limits.pool_bytes),
             paged: totals.mode == Mode::Paging,
             processes: totals.processes,

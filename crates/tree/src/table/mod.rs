@@ -142,6 +142,8 @@ pub(crate) struct Table {
     pub peak: Line<AtomicI64>,
     /// The most bytes that the pools held together so far, by what members said.
     pub pool_peak: Line<AtomicU64>,
+    /// The most pages that programs had so far, in memory or not, by what members said.
+    pub had_peak: Line<AtomicU64>,
     /// The time (CLOCK_MONOTONIC nanoseconds) when a member loaded a page from a device last, about.
     pub loaded: Line<AtomicU64>,
     /// The time (CLOCK_MONOTONIC nanoseconds) when somebody last looked at the map of clusters.
@@ -235,6 +237,7 @@ impl Table {
             &slot.pool_grew_ns,
             &slot.staging,
             &slot.unmanaged,
+            &slot.swapped,
         ] {
             word.store(0, Relaxed);
         }

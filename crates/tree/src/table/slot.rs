@@ -178,6 +178,8 @@ pub(crate) struct Slot {
     /// Pages in its staging area, and pages that it has charged and cannot page.
     pub staging: AtomicU64,
     pub unmanaged: AtomicU64,
+    /// Pages of it that are in the swap space alone.
+    pub swapped: AtomicU64,
     pub shares: [Share; MAX_DEVICES],
     pub counters: Line<Counters>,
     pub latency: [Histogram; 4],
