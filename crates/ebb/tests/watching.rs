@@ -546,10 +546,10 @@ fn a_summary_says_what_the_programs_had() {
         said.contains(" of 40M at most") && said.contains("in the pool at most"),
         "{said}"
     );
-    // Data of 64 MiB, and what Python has beside it.
+    // Data of 64 MiB, what blocks of 4129 bytes take beyond that, and Python itself.
     let (_, had) = said.split_once("the programs had ").expect(&said);
     let had: f64 = had.split_once('M').expect(&said).0.parse().unwrap();
-    assert!((64.0..90.0).contains(&had), "{said}");
+    assert!((64.0..110.0).contains(&had), "{said}");
     assert!(said.contains("threads waited"), "{said}");
     assert!((1..=3).contains(&said.lines().count()), "{said}");
     // The ratio is that of the content: 64 bytes of each page are random there, and half of it here.
