@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -18,32 +20,63 @@ jupyter_client = pytest.importorskip("jupyter_client")
 LIMIT = 90
 
 
+#: Needs some 300 MiB, nearly all of which compresses well.
+HOLDS = "import os; kept = [os.urandom(64) * 64 for _ in range(300 * 256)]; print(len(kept))"
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    """`python -m ebbtide` with these words."""
+    line = [sys.executable, "-m", "ebbtide", *words]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def kernelspec(tmp_path_factory):
-    """The kernelspec, where the frontend finds it."""
+def kernels(tmp_path_factory):
+    """The directory of kernelspecs that the frontend looks in, with ours."""
     prefix = tmp_path_factory.mktemp("prefix")
-    command = [sys.executable, "-m", "ebbtide", "install-kernel", "--memory", "160M", "--prefix", str(prefix)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    kernels = prefix / "share/jupyter/kernels"
+    done = command("install-kernel", "--memory", "160M", "--prefix", str(prefix))
     assert done.returncode == 0, done.stderr
-    spec = json.loads((prefix / "share/jupyter/kernels/ebbtide-160m/kernel.json").read_text())
+    spec = json.loads((kernels / "ebbtide-160m/kernel.json").read_text())
     assert spec["argv"][1:3] == ["run", "--wrap"] and spec["display_name"] == "Python 3 (160M)"
     os.environ["JUPYTER_PATH"] = str(prefix / "share/jupyter")
-    yield
-    command = [sys.executable, "-m", "ebbtide", "remove-kernel", "--name", "ebbtide-160m", "--prefix", str(prefix)]
-    assert subprocess.run(command, check=False).returncode == 0
+    yield kernels
+    assert command("remove-kernel", "--name", "ebbtide-160m", "--prefix", str(prefix)).returncode == 0
+
+
+def command_line(kernels: Path) -> tuple[list[str], list[str]]:
+    """The words that start our kernel, and those of its own behind `ebb run`."""
+    words = json.loads((kernels / "ebbtide-160m/kernel.json").read_text())["argv"]
+    return words, words[words.index("--") + 1 :]
+
+
+def put(kernels: Path, name: str, words: list[str]) -> None:
+    """Writes the kernelspec of a kernel that these words start."""
+    (kernels / name).mkdir()
+    spec = {"argv": words, "display_name": name, "language": "python"}
+    (kernels / name / "kernel.json").write_text(json.dumps(spec))
+
+
+@contextmanager
+def started(name: str):
+    """A manager and a client of a kernel that runs."""
+    manager = jupyter_client.KernelManager(kernel_name=name)
+    manager.start_kernel()
+    try:
+        client = manager.client()
+        client.start_channels()
+        client.wait_for_ready(timeout=LIMIT)
+        yield manager, client
+        client.stop_channels()
+    finally:
+        manager.shutdown_kernel(now=True)
 
 
 @pytest.fixture
 def kernel():
-    """A manager and a client of a kernel that runs."""
-    manager = jupyter_client.KernelManager(kernel_name="ebbtide-160m")
-    manager.start_kernel()
-    client = manager.client()
-    client.start_channels()
-    client.wait_for_ready(timeout=LIMIT)
-    yield manager, client
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+    """A manager and a client of our kernel."""
+    with started("ebbtide-160m") as both:
+        yield both
 
 
 def run(client, code: str) -> tuple[str, str, dict]:
@@ -90,7 +123,7 @@ def until_gone(*pids: int) -> None:
 
 def test_a_notebook_finishes_in_less_memory_than_it_needs(kernel):
     _, client = kernel
-    out, _, reply = run(client, "import os; kept = [os.urandom(64) * 64 for _ in range(300 * 256)]; print(len(kept))")
+    out, _, reply = run(client, HOLDS)
     assert reply["status"] == "ok" and out == "76800\n", reply
     out, _, reply = run(client, "%load_ext ebbtide\n%ebb")
     assert reply["status"] == "ok" and out.startswith("memory") and "160" in out and "it pages" in out, out
@@ -102,6 +135,103 @@ def test_a_notebook_finishes_in_less_memory_than_it_needs(kernel):
     assert "240" in out.splitlines()[1], out
     out, _, _ = run(client, "%ebb limit 1K")
     assert "1K" in out, out
+
+
+class Group:
+    """A memory cgroup that kills what has more."""
+
+    def __init__(self, limit: int):
+        first = Path("/sys/fs/cgroup/memory")
+        self.first = (first / "memory.limit_in_bytes").exists()
+        top = first if self.first else Path("/sys/fs/cgroup")
+        self.path = top / f"ebbtide-kernel-{os.getpid()}"
+        self.path.mkdir()
+        try:
+            (self.path / ("memory.limit_in_bytes" if self.first else "memory.max")).write_text(str(limit))
+        except OSError:
+            self.path.rmdir()
+            raise
+        swap = self.path / ("memory.swappiness" if self.first else "memory.swap.max")
+        # Absent where the kernel has no swap at all, which is just as well.
+        if swap.exists():
+            swap.write_text("0")
+
+    def behind(self, words: list[str]) -> list[str]:
+        """A command line that runs these words in the group."""
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.path / "cgroup.procs"), *words]
+
+    def kills(self) -> int:
+        """Processes that were killed for memory."""
+        text = (self.path / ("memory.oom_control" if self.first else "memory.events")).read_text()
+        return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+
+    def remove(self) -> None:
+        """Removes the group once its processes have ended."""
+        end = time.monotonic() + 30
+        while True:
+            try:
+                return self.path.rmdir()
+            except OSError:
+                assert time.monotonic() < end, (self.path / "cgroup.procs").read_text()
+                time.sleep(0.05)
+
+
+@pytest.fixture
+def group():
+    """A memory cgroup for the budget of our kernel and what `ebb run` may take beside it."""
+    try:
+        group = Group(208 << 20)
+    except OSError as error:
+        pytest.skip(f"no memory cgroup: {error}")
+    yield group
+    group.remove()
+
+
+def test_a_notebook_finishes_where_another_kernel_is_killed(kernels, group):
+    ours, plain = command_line(kernels)
+    put(kernels, "limited", group.behind(ours))
+    put(kernels, "killed", group.behind(plain))
+    with started("limited") as (_, client):
+        out, _, reply = run(client, HOLDS)
+        assert reply["status"] == "ok" and out == "76800\n", reply
+        assert group.kills() == 0
+    with started("killed") as (manager, client):
+        client.execute(HOLDS)
+        end = time.monotonic() + LIMIT
+        while group.kills() == 0 or manager.is_alive():
+            assert time.monotonic() < end, "it was not killed"
+            time.sleep(0.05)
+
+
+def test_the_magics_in_another_kernel_name_the_next_step(kernels):
+    put(kernels, "plain", command_line(kernels)[1])
+    with started("plain") as (_, client):
+        out, _, reply = run(client, "%load_ext ebbtide\n%ebb")
+        assert reply["status"] == "ok" and "python -m ebbtide install-kernel" in out, (out, reply)
+        out, _, reply = run(client, "%%ebb_stats\nprint('never')")
+        assert reply["ename"] == "NotRunning" and "python -m ebbtide install-kernel" in reply["evalue"], reply
+        assert out == "", out
+
+
+def test_a_kernel_by_a_name_of_its_own(tmp_path):
+    where = ("--prefix", str(tmp_path), "--name")
+    kernels = tmp_path / "share/jupyter/kernels"
+    # Again: our own is replaced.
+    for shown in ("Mine", "Still mine"):
+        done = command("install-kernel", "--display-name", shown, *where, "mine")
+        assert done.returncode == 0 and "--name mine" in done.stdout, done
+        spec = json.loads((kernels / "mine/kernel.json").read_text())
+        assert spec["display_name"] == shown and os.listdir(kernels) == ["mine"]
+    put(kernels, "theirs", ["python3"])
+    theirs = (kernels / "theirs/kernel.json").read_text()
+    for name, says in (("a b", "letters, digits"), ("../up", "letters, digits"), ("theirs", "give another --name")):
+        done = command("install-kernel", *where, name)
+        assert done.returncode != 0 and says in done.stderr, done
+    done = command("remove-kernel", *where, "theirs")
+    assert done.returncode != 0 and "no kernel theirs of ebbtide" in done.stderr, done
+    assert (kernels / "theirs/kernel.json").read_text() == theirs
+    assert command("remove-kernel", *where, "mine").returncode == 0
+    assert os.listdir(kernels) == ["theirs"]
 
 
 COUNT = """

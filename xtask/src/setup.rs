@@ -72,8 +72,10 @@ pub fn install(extent: Extent) {
     {
         eprintln!("xtask: {error:#}; what needs redis-server will be skipped");
     }
-    if tools::python_with("numpy, pytest, hypothesis, hatchling, ipykernel, prometheus_client")
-        .is_none()
+    if tools::python_with(
+        "numpy, pytest, hypothesis, hatchling, ipykernel, prometheus_client, yaml",
+    )
+    .is_none()
         && let Err(error) = python_packages()
     {
         eprintln!("xtask: {error:#}; what needs NumPy will be skipped");
@@ -192,7 +194,7 @@ fn python_packages() -> Result<()> {
     let python = tools::in_path("python3").context("python3 is not installed")?;
     let make = || run(Command::new(&python).args(["-m", "venv"]).arg(&venv));
     eprintln!(
-        "xtask: NumPy, what its tests need, py-spy, a Jupyter kernel, a parser of OpenMetrics and hatchling into {}",
+        "xtask: NumPy, what its tests need, py-spy, a Jupyter kernel, parsers of OpenMetrics and YAML, and hatchling into {}",
         venv.display()
     );
     if make().is_err() {
@@ -210,6 +212,7 @@ fn python_packages() -> Result<()> {
         "ipykernel",
         "jupyter_client",
         "prometheus_client",
+        "pyyaml",
     ];
     run(Command::new(venv.join("bin/python3"))
         .args(install)

@@ -122,6 +122,7 @@ fn missing(name: &str) -> bool {
             tools::python_with("pytest, ipykernel, jupyter_client").is_none()
         }
         "prometheus_client" => tools::python_with("prometheus_client").is_none(),
+        "PyYAML" => tools::python_with("yaml").is_none(),
         "CPython's tests" => tools::python_with(tools::CPYTHONS_TESTS).is_none(),
         "a static C library" => {
             // The compiler answers the bare name where there is none.

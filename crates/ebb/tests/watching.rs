@@ -7,8 +7,10 @@ use common::{cannot_page, ebb, helpers, processor_time};
 use ebb_harness::tools;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -127,6 +129,18 @@ fn parsed(metrics: &str) -> Option<Output> {
     Some(child.wait_with_output().unwrap())
 }
 
+/// Samples of a text that the parser takes whole; none where there is no parser.
+#[track_caller]
+fn samples(metrics: &str) -> Option<BTreeMap<String, f64>> {
+    let Some(output) = parsed(metrics) else {
+        println!("skipped: prometheus_client is not installed");
+        return None;
+    };
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}\n{metrics}");
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
 #[test]
 fn the_figures_are_openmetrics() {
     if cannot_page() {
@@ -134,15 +148,9 @@ fn the_figures_are_openmetrics() {
     }
     let tree = tree();
     let metrics = text(&asked(&["stats", &tree.pid, "--prometheus"]).stdout);
-    let Some(output) = parsed(&metrics) else {
-        return println!("skipped: prometheus_client is not installed");
+    let Some(samples) = samples(&metrics) else {
+        return;
     };
-    assert!(
-        output.status.success(),
-        "{}\n{metrics}",
-        text(&output.stderr)
-    );
-    let samples: BTreeMap<String, f64> = serde_json::from_slice(&output.stdout).unwrap();
     let value = |series: &str| {
         let value = samples.get(series).copied();
         value.unwrap_or_else(|| panic!("{series}: {samples:#?}"))
@@ -178,6 +186,40 @@ fn the_figures_are_openmetrics() {
         "{}",
         text(&cut.stderr)
     );
+}
+
+/// Each answer is whole by itself, and counts go on from one to the next.
+#[test]
+fn openmetrics_again_and_again() {
+    if cannot_page() {
+        return;
+    }
+    let tree = tree();
+    let mut watch = Command::new("timeout")
+        .args(["-k1", "60"])
+        .arg(ebb())
+        .args(["stats", &tree.pid, "--prometheus", "--watch", "50ms"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(watch.stdout.take().unwrap());
+    let mut last = 0.0;
+    for _ in 0..3 {
+        let mut metrics = String::new();
+        while !metrics.ends_with("# EOF\n") {
+            assert!(out.read_line(&mut metrics).unwrap() > 0, "{metrics}");
+        }
+        let Some(samples) = samples(&metrics) else {
+            break;
+        };
+        let written = samples["ebb_events_total event=pswpout"];
+        assert!(written > 0.0 && written >= last, "{written} after {last}");
+        last = written;
+    }
+    // Nobody reads on: that ends it.
+    drop(out);
+    watch.wait().unwrap();
 }
 
 #[test]
@@ -371,6 +413,8 @@ input()";
     }
     let screen = terminal.until("ended 0");
     assert!(!screen.contains("given back"), "{screen}");
+    // It paged, and somebody reads: nobody had to ask for the summary.
+    assert!(screen.contains(" of 40M at most; "), "{screen}");
     tracer.wait().unwrap();
 }
 
@@ -452,6 +496,71 @@ fn a_tree_of_another_user() {
     }
 }
 
+/// The answer to a request of HTTP.
+fn request(mut to: impl Read + Write, what: &str) -> String {
+    write!(to, "GET {what} HTTP/1.1\r\nHost: ebb\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    to.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The figures of a run with 40 MiB.
+#[track_caller]
+fn assert_has_metrics(answer: &str) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head.starts_with("HTTP/1.1 200") && head.contains("openmetrics-text"),
+        "{head}"
+    );
+    assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())));
+    assert!(
+        body.contains("ebb_memory_bytes{kind=\"budget\"} 41943040"),
+        "{body}"
+    );
+    if let Some(samples) = samples(body) {
+        assert_eq!(samples["ebb_memory_bytes kind=budget"], f64::from(40 << 20));
+    }
+}
+
+/// At a port of the kernel's choice, which a line names.
+#[test]
+fn metrics_are_served_at_a_port() {
+    if cannot_page() {
+        return;
+    }
+    let mut child = Command::new(ebb())
+        .args([
+            "run",
+            "-m",
+            "40M",
+            "--metrics",
+            "127.0.0.1:0",
+            "sleep",
+            "60",
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    err.read_line(&mut line).unwrap();
+    let address = line.trim_end().strip_prefix("ebb: metrics at http://");
+    let address = address.and_then(|rest| rest.strip_suffix("/metrics"));
+    let address = address.unwrap_or_else(|| panic!("{line}"));
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    let ask = |what: &str| {
+        let stream = TcpStream::connect(address).unwrap();
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).unwrap();
+        request(stream, what)
+    };
+    assert_has_metrics(&ask("/metrics"));
+    assert!(ask("/other").starts_with("HTTP/1.1 404"));
+    let pid = child.id().to_string();
+    Command::new("kill").arg(pid).status().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn metrics_are_served_while_the_program_runs() {
     if cannot_page() {
@@ -467,29 +576,15 @@ fn metrics_are_served_while_the_program_runs() {
         .unwrap();
     let start = Instant::now();
     let ask = |what: &str| loop {
-        if let Ok(mut stream) = std::os::unix::net::UnixStream::connect(&path) {
-            stream
-                .set_read_timeout(Some(Duration::from_secs(20)))
-                .unwrap();
-            write!(stream, "GET {what} HTTP/1.1\r\nHost: ebb\r\n\r\n").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            return answer;
+        if let Ok(stream) = UnixStream::connect(&path) {
+            let patience = Some(Duration::from_secs(20));
+            stream.set_read_timeout(patience).unwrap();
+            return request(stream, what);
         }
         assert!(start.elapsed() < Duration::from_secs(20), "nobody listens");
         std::thread::sleep(Duration::from_millis(20));
     };
-    let answer = ask("/metrics");
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(
-        head.starts_with("HTTP/1.1 200") && head.contains("openmetrics-text"),
-        "{head}"
-    );
-    assert!(
-        body.contains("ebb_memory_bytes{kind=\"budget\"} 41943040"),
-        "{body}"
-    );
-    assert!(body.ends_with("# EOF\n"), "{body}");
+    assert_has_metrics(&ask("/metrics"));
     assert!(ask("/other").starts_with("HTTP/1.1 404"));
     let taken = asked(&["run", "--metrics", &address, "true"]);
     assert_eq!(taken.status.code(), Some(125));
@@ -505,7 +600,7 @@ fn metrics_are_served_while_the_program_runs() {
     child.wait().unwrap();
     assert!(!path.exists(), "the socket's name is left");
 
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
     let used = port.local_addr().unwrap().to_string();
     for (address, says) in [
         (used.as_str(), "give another port"),
@@ -641,8 +736,8 @@ fn an_end_for_memory_says_what_filled_the_budget_and_runs_the_hook() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("told");
     let hook = format!("echo \"$EBB_PID $EBB_MESSAGE\" > {}", file.display());
-    // Does not compress, and nothing else takes it.
-    let script = "import os\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
+    // Does not compress, and nothing else takes it. The parent is `ebb run`.
+    let script = "import os\nprint(os.getppid(), flush=True)\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
     let options = [
         "run",
         "-m",
@@ -669,8 +764,56 @@ fn an_end_for_memory_says_what_filled_the_budget_and_runs_the_hook() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let told = fs::read_to_string(&file).unwrap();
+    let (pid, message) = told.split_once(' ').unwrap();
+    assert_eq!(pid, text(&output.stdout).trim_end());
     assert!(
-        told.contains("python3[") && told.contains("out of memory"),
+        message.starts_with("python3[") && message.contains("out of memory"),
         "{told}"
+    );
+}
+
+/// Pages that do not compress, in more memory than budget and device have.
+#[test]
+fn an_end_for_memory_says_that_the_devices_are_full() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let swap = format!("{}:8M", dir.path().display());
+    let script = "import os\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
+    let options = ["run", "-m", "40M", "--pool", "none", "--swap", &swap];
+    let output = asked(&[&options[..], &["python3", "-c", script]].concat());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + 9), "{said}");
+    assert!(said.contains("the swap devices are full or gone"), "{said}");
+}
+
+/// Locks 24 MiB. The first of them says so, and starts another, which is not to have as much.
+const LOCKS: &str = "import ctypes, mmap, subprocess, sys
+kept = mmap.mmap(-1, 24 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+at = ctypes.addressof(ctypes.c_char.from_buffer(kept))
+assert ctypes.CDLL(None).mlock(ctypes.c_void_p(at), ctypes.c_size_t(len(kept))) == 0
+for page in range(0, len(kept), 4096): kept[page] = 1
+print('locked', flush=True)
+if len(sys.argv) > 1: subprocess.run([sys.executable, '-c', sys.argv[1]])";
+
+/// Each process could have what it locks, and both together cannot: the device has room, and nothing can go there.
+#[test]
+fn an_end_for_memory_says_that_room_on_the_devices_would_not_help() {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let swap = format!("{}:256M", dir.path().display());
+    let options = ["run", "-m", "48M", "--pool", "none", "--swap", &swap];
+    let output = asked(&[&options[..], &["python3", "-c", LOCKS, LOCKS]].concat());
+    let (locked, said) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(locked, "locked\n", "{said}");
+    assert!(
+        said.contains("there is room for more on the swap devices"),
+        "{said}"
     );
 }

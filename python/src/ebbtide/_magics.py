@@ -7,7 +7,7 @@ from typing import Any
 
 from ._command import EbbError
 from ._figures import human
-from ._tree import Measured, limit, measure, stats
+from ._tree import limit, measure, stats
 
 
 def ebb(line: str) -> None:
@@ -30,15 +30,17 @@ def register(ipython: Any) -> None:
         # The value of a last expression is the cell's, as without the magic.
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         namespace = ipython.user_ns
-        measured = Measured()
+        measured = None
         try:
-            with measure(measured):
+            with measure() as measured:
                 exec(compile(tree, "<cell>", "exec"), namespace)
                 if last is None:
                     return None
                 return eval(compile(ast.Expression(last.value), "<cell>", "eval"), namespace)
         finally:
-            print(measured)
+            # None where there is nothing to measure.
+            if measured is not None:
+                print(measured)
 
     def shown(line: str) -> None:
         try:

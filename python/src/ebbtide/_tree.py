@@ -50,10 +50,10 @@ class Measured:
 
 
 @contextmanager
-def measure(measured: Measured | None = None) -> Iterator[Measured]:
+def measure() -> Iterator[Measured]:
     """Measures what a block faults, and how long its tree waits for that. Other processes of the tree count too."""
     before = stats()
-    measured = measured or Measured()
+    measured = Measured()
     try:
         yield measured
     finally:

@@ -5,7 +5,9 @@ use super::state::{Order, State, Step};
 use super::trees::{Choice, List, Tree};
 use super::*;
 use ebb_tree::{CellShown, DeviceShown, FaultsShown, MemberShown, PoolShown, StatsShown};
+use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
+use ratatui::style::Color;
 use std::collections::BTreeMap;
 
 fn member(pid: u32, name: &str, used: u64, faults: u64, waited: u64) -> MemberShown {
@@ -77,9 +79,32 @@ pub fn at(seconds: u64) -> Sample {
 }
 
 fn state() -> State {
-    let mut state = State::new(false);
+    state_in(false)
+}
+
+fn state_in(colour: bool) -> State {
+    let mut state = State::new(colour);
     (0..5).for_each(|seconds| state.take(at(seconds)));
     state
+}
+
+/// A list of two trees, of which one does not answer.
+fn list_in(colour: bool) -> List {
+    let tree = |pid: u32, figures| Tree {
+        pid,
+        command: format!("ebb run job{pid}"),
+        figures,
+        paged: true,
+    };
+    let answers = tree(7, Some((30 << 20, 40 << 20, 2)));
+    List::new(vec![answers, tree(9, None)], colour)
+}
+
+/// What this draws on a terminal of that size.
+fn screen(width: u16, height: u16, draw: impl FnOnce(&mut Frame<'_>)) -> TestBackend {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(draw).unwrap();
+    terminal.backend().clone()
 }
 
 #[test]
@@ -125,6 +150,25 @@ fn everything_is_readable_at_80_by_24_without_colour() {
         shown.lines().all(|line| line.chars().count() <= 80),
         "{shown}"
     );
+}
+
+#[test]
+fn colours_are_drawn_where_they_are_wanted_alone() {
+    let coloured = |backend: TestBackend| {
+        let cells = backend.buffer().content.iter();
+        let coloured = cells.filter(|cell| (cell.fg, cell.bg) != (Color::Reset, Color::Reset));
+        coloured.count()
+    };
+    for wanted in [true, false] {
+        let mut state = state_in(wanted);
+        let tree = coloured(screen(80, 24, |frame| view::draw(frame, &state)));
+        state.key(KeyCode::Char('?'));
+        let help = coloured(screen(80, 24, |frame| view::draw(frame, &state)));
+        let list = coloured(screen(80, 24, |frame| list_in(wanted).draw(frame)));
+        let drawn = (tree > 0, list > 0);
+        assert_eq!(drawn, (wanted, wanted), "{tree} and {list} cells");
+        assert!(wanted || help == 0, "{help} cells of the help");
+    }
 }
 
 /// The line that begins so.
@@ -183,21 +227,8 @@ fn a_map_tells_free_partly_used_and_full_clusters_and_the_chosen_process() {
 
 #[test]
 fn a_tree_is_chosen_from_the_list() {
-    let tree = |pid: u32, figures| Tree {
-        pid,
-        command: format!("ebb run job{pid}"),
-        figures,
-        paged: true,
-    };
-    let mut list = List::new(
-        vec![tree(7, Some((30 << 20, 40 << 20, 2))), tree(9, None)],
-        false,
-    );
-    let drawn = |list: &List| {
-        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
-        terminal.draw(|frame| list.draw(frame)).unwrap();
-        text_of(terminal.backend())
-    };
+    let mut list = list_in(false);
+    let drawn = |list: &List| text_of(&screen(80, 24, |frame| list.draw(frame)));
     let shown = drawn(&list);
     for part in [
         "2 trees",
@@ -214,9 +245,15 @@ fn a_tree_is_chosen_from_the_list() {
     list.key(KeyCode::Down);
     assert_eq!(list.key(KeyCode::Enter), Choice::Tree(9));
     // The chosen tree stays chosen while others come and go.
-    list.update(vec![tree(5, None), tree(7, None), tree(9, None)]);
+    let tree = |pid: u32| Tree {
+        pid,
+        command: String::new(),
+        figures: None,
+        paged: false,
+    };
+    list.update(vec![tree(5), tree(7), tree(9)]);
     assert_eq!(list.key(KeyCode::Enter), Choice::Tree(9));
-    list.update(vec![tree(5, None)]);
+    list.update(vec![tree(5)]);
     assert_eq!(list.key(KeyCode::Enter), Choice::Tree(5));
     list.key(KeyCode::Char('?'));
     assert!(drawn(&list).contains("some     share of time"));
@@ -270,13 +307,28 @@ fn keys() {
 
 #[test]
 fn a_terminal_that_is_too_small_says_so() {
-    for (width, height) in [(30, 24), (80, 10), (1, 1)] {
-        let shown = picture(&state(), width, height).unwrap();
-        assert!(
-            width == 1 || shown.contains("make the terminal larger"),
-            "{shown}"
-        );
+    let (state, list) = (state(), list_in(false));
+    // The first letter is all that fits on the last.
+    for (width, height, says) in [
+        (30, 24, "make the terminal larger"),
+        (80, 10, "make the terminal larger: 78x22"),
+        (77, 22, "`ebb"),
+        (1, 1, "m\n"),
+    ] {
+        let tree = picture(&state, width, height).unwrap();
+        let list = text_of(&screen(width, height, |frame| list.draw(frame)));
+        for shown in [tree, list] {
+            assert!(shown.contains(says), "{shown}");
+            assert!(
+                !shown.contains("job7") && !shown.contains("busy"),
+                "{shown}"
+            );
+        }
     }
+    let drawn = text_of(&screen(78, 22, |frame| list.draw(frame)));
+    assert!(drawn.contains("job7"), "{drawn}");
+    let drawn = picture(&state, 78, 22).unwrap();
+    assert!(drawn.contains("busy"), "{drawn}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The list of this user's trees, to choose one from.
 
 use super::keys;
-use super::view::{coloured, draw_help};
+use super::view::{coloured, draw_help, too_small};
 use crate::ask;
 use crate::figures::paging;
 use anyhow::Result;
@@ -109,6 +109,9 @@ impl List {
     }
 
     pub fn draw(&self, frame: &mut Frame<'_>) {
+        if too_small(frame, "`ebb top --once` lists the same") {
+            return;
+        }
         let parts = [
             Constraint::Length(1),
             Constraint::Min(1),

@@ -24,13 +24,8 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let Some(now) = state.now() else {
         return frame.render_widget(Paragraph::new("waiting for the first figures"), area);
     };
-    if area.width < LEAST.0 || area.height < LEAST.1 {
-        let (wide, high) = LEAST;
-        let text = format!(
-            "make the terminal larger: {wide}x{high}\nq quits; `ebb stats {}` tells the same",
-            now.pid
-        );
-        return frame.render_widget(Paragraph::new(text), area);
+    if too_small(frame, &format!("`ebb stats {}` tells the same", now.pid)) {
+        return;
     }
     let devices = now.stats.devices.len().min(shown_devices(area.height));
     let parts = [
@@ -66,6 +61,18 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     if state.help {
         draw_help(frame);
     }
+}
+
+/// Says that the terminal is too small, and what helps there, if it is.
+pub fn too_small(frame: &mut Frame<'_>, otherwise: &str) -> bool {
+    let area = frame.area();
+    let (wide, high) = LEAST;
+    if area.width >= wide && area.height >= high {
+        return false;
+    }
+    let text = format!("make the terminal larger: {wide}x{high}\nq quits; {otherwise}");
+    frame.render_widget(Paragraph::new(text), area);
+    true
 }
 
 /// Devices that are shown on a terminal of so many lines.

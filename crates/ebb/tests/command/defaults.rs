@@ -42,6 +42,74 @@ fn defaults_come_from_variables_and_a_file_and_doctor_shows_them() {
     assert!(text.contains("--pool zstd (from EBB_POOL)"), "{text}");
 }
 
+/// Pages, and prints the figures of its tree.
+const SHOWS: &str = "import os, subprocess, sys
+kept = [os.urandom(64) * 64 for _ in range(64 * 256)]
+subprocess.run([sys.argv[1], 'stats', str(os.getpid()), '--json'], check=True)";
+
+#[test]
+fn swap_and_pool_of_the_variables_are_used() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = dir.path();
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    for name in ["a", "b"] {
+        fs::create_dir(dir.join(name)).unwrap();
+    }
+    let ebb = ebb().to_str().unwrap();
+    let shown = |variables: &[(&str, &str)]| -> serde_json::Value {
+        let program = ["run", "-m", "40M", "python3", "-c", SHOWS, ebb];
+        let output = with(dir, variables, &program);
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let swap = format!("{}:64M; {}:96M,prio=7", path("a"), path("b"));
+    let stats = shown(&[("EBB_SWAP", &swap), ("EBB_POOL", "none")]);
+    for (at, name, mib, priority) in [(0, "a", 64, None), (1, "b", 96, Some(7))] {
+        let device = &stats["devices"][at];
+        let place = device["path"].as_str().unwrap();
+        assert!(place.starts_with(&path(name)), "{place}");
+        assert_eq!(device["size_bytes"], mib << 20, "{device}");
+        assert_eq!(device["priority"].as_i64(), priority, "{device}");
+    }
+    let count = |stats: &serde_json::Value, name: &str| {
+        let count = stats["counters"][name].as_u64();
+        count.unwrap_or_else(|| panic!("{name}: {stats}"))
+    };
+    assert_eq!(count(&stats, "zswpout"), 0, "there is no pool");
+    assert!(count(&stats, "pswpout") > 0, "{stats}");
+    // Without EBB_POOL there is one, and EBB_SWAP can say that there is no device.
+    let stats = shown(&[("EBB_SWAP", "none")]);
+    assert_eq!(stats["devices"], serde_json::json!([]));
+    assert!(count(&stats, "zswpout") > 0, "{stats}");
+}
+
+#[test]
+fn the_file_is_found_by_home_alone() {
+    if cannot_page() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join(".config");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("ebb.toml"), "memory = \"70M\"\n").unwrap();
+    let script = format!("{} limit $PPID --json", ebb().display());
+    let output = Command::new("timeout")
+        .args(["-k1", "60"])
+        .arg(ebb())
+        .args(["run", "sh", "-c", &script])
+        .env("HOME", home.path())
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("EBB_MEMORY")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["memory_bytes"], 70 << 20);
+}
+
 #[test]
 fn bad_defaults_are_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Says its number and that of its group, and each signal that comes, as one byte: its number. The kernel calls the
 /// handler once for each, which writes it. It ends with its standard input.
 const SAYS: &str = "import os, signal, sys
-for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1): signal.signal(s, lambda *_: None)
+for s in 'INT TERM HUP QUIT USR1 USR2 TSTP ALRM'.split(): signal.signal(getattr(signal, 'SIG' + s), lambda *_: None)
 os.set_blocking(1, False)
 signal.set_wakeup_fd(1)
 print(os.getpid(), os.getpgrp(), flush=True)
@@ -138,10 +138,15 @@ impl Listener {
     }
 }
 
-const SIGNALS: [(&str, i32); 3] = [
+/// All that `ebb` passes on, but for SIGTSTP: SIGCONT takes that back while it is pending.
+const SIGNALS: [(&str, i32); 7] = [
     ("INT", libc::SIGINT),
     ("TERM", libc::SIGTERM),
+    ("HUP", libc::SIGHUP),
+    ("QUIT", libc::SIGQUIT),
     ("USR1", libc::SIGUSR1),
+    ("USR2", libc::SIGUSR2),
+    ("ALRM", libc::SIGALRM),
 ];
 
 #[test]
@@ -151,7 +156,7 @@ fn a_signal_comes_once_to_ebb_or_to_its_group() {
     }
     let mut wrapped = Listener::start(&["--wrap"]);
     let mut plain = Listener::start(&[]);
-    for _ in 0..30 {
+    for _ in 0..12 {
         for (name, signal) in SIGNALS {
             wrapped.to_ebb(name);
             wrapped.comes(signal);
@@ -167,6 +172,12 @@ fn a_signal_comes_once_to_ebb_or_to_its_group() {
             plain.comes(signal);
         }
     }
+    wrapped.to_ebb("TSTP");
+    wrapped.comes(libc::SIGTSTP);
+    wrapped.to_group("TSTP");
+    wrapped.comes(libc::SIGTSTP);
+    plain.to_ebb("TSTP");
+    plain.comes(libc::SIGTSTP);
     wrapped.end();
     plain.end();
 }
