@@ -44,8 +44,8 @@ static PROGRAM: Program = Program {
 #[repr(align(4096))]
 struct OwnPage(AtomicU32);
 
-/// One for the process: the kernel empties it in a forked child. It lies in the library, as the first mapping of our
-/// own costs a small process six page faults.
+/// One for the process: the kernel empties it in a forked child. It lies in the library, as a small process has no other
+/// use for mappings of our own, whose place has to be chosen first.
 static OWN_PAGE: OwnPage = OwnPage(AtomicU32::new(0));
 
 /// A word that is zero in each forked child; none where the system refuses it.
