@@ -4,7 +4,7 @@
 use crate::setup;
 use crate::skips::AllowedSkips;
 use anyhow::{Context, Result};
-use ebb_harness::tools;
+use ebb_harness::{tested, tools};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,9 +12,6 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
-
-/// Names the command that the tests of real programs run, rather than the one built with them.
-const TESTED: &str = "TESTED_EBB";
 
 /// Options.
 #[derive(clap::Args)]
@@ -36,13 +33,11 @@ pub struct Options {
 /// A group of tests that one cargo command runs.
 struct Group {
     about: &'static str,
-    args: &'static [&'static str],
-    /// Names of test programs of [`PROGRAMS`] that are run; none names them all by itself.
-    programs: Vec<String>,
+    args: Vec<String>,
     subject: Subject,
 }
 
-/// What a group tests.
+/// The code that a group tests.
 #[derive(PartialEq, Eq)]
 enum Subject {
     /// The code that is built with the tests.
@@ -52,17 +47,6 @@ enum Subject {
     /// `ebb` and its library of this build, whichever way the tests themselves are built.
     Command(&'static str),
 }
-
-const QUICK: &[&str] = &[
-    "test",
-    "--workspace",
-    "--exclude",
-    "ebb",
-    "--exclude",
-    "ebb-preload",
-    "--lib",
-    "--bins",
-];
 
 const UNITS: &[&str] = &[
     "test",
@@ -98,11 +82,13 @@ const RELEASED: [&str; 5] = ["start", "scale", "workloads", "packages", "contain
 
 impl Group {
     fn quick() -> Self {
-        Self::new("unit and model tests", QUICK, Subject::Own)
+        let args = [UNITS, &["--lib", "--bins"]].concat();
+        Self::new("unit and model tests", &args, Subject::Own)
     }
 
     fn full() -> Result<[Self; 4]> {
         let released = || Subject::Command("release");
+        let lab = ["test", "-p", "ebb", "--release", "--test", LAB];
         Ok([
             Self::new("unit, model and property tests", UNITS, Subject::Own),
             Self::new(
@@ -110,30 +96,33 @@ impl Group {
                 MODELS,
                 Subject::Models,
             ),
-            Self {
-                programs: programs(|name| name != LAB)?,
-                ..Self::new("real programs", REAL, released())
-            },
-            Self {
-                programs: vec![LAB.into()],
-                ..Self::new("the lab", &["test", "-p", "ebb", "--release"], released())
-            },
+            Self::real("real programs", released(), |name| name != LAB)?,
+            Self::new("the lab", &lab, released()),
         ])
     }
 
     fn checked() -> Result<Self> {
         let checked = |name: &str| name != LAB && !RELEASED.contains(&name);
-        Ok(Self {
-            programs: programs(checked)?,
-            ..Self::new("real programs, checked", REAL, Subject::Command("checked"))
-        })
+        Self::real(
+            "real programs, checked",
+            Subject::Command("checked"),
+            checked,
+        )
     }
 
-    fn new(about: &'static str, args: &'static [&'static str], subject: Subject) -> Self {
+    /// The test programs for which this holds.
+    fn real(about: &'static str, subject: Subject, wanted: impl Fn(&str) -> bool) -> Result<Self> {
+        let mut group = Self::new(about, REAL, subject);
+        for program in programs(wanted)? {
+            group.args.extend(["--test".into(), program]);
+        }
+        Ok(group)
+    }
+
+    fn new(about: &'static str, args: &[&str], subject: Subject) -> Self {
         Self {
             about,
-            args,
-            programs: Vec::new(),
+            args: args.iter().map(|arg| arg.to_string()).collect(),
             subject,
         }
     }
@@ -217,10 +206,7 @@ pub fn test(options: &Options) -> Result<bool> {
 fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
     eprintln!("\nxtask: {}", group.about);
     let mut command = Command::new("cargo");
-    command.args(group.args);
-    for program in &group.programs {
-        command.args(["--test", program]);
-    }
+    command.args(&group.args);
     // One failure must not hide what the other programs would have said.
     command.arg("--no-fail-fast").arg("--");
     command.arg("--show-output");
@@ -236,7 +222,7 @@ fn run(group: &Group, options: &Options, tally: &mut Tally) -> Result<()> {
                 .env("CARGO_TARGET_DIR", target.join("loom"));
         }
         Subject::Command(build) => {
-            command.env(TESTED, target.join(build).join("ebb"));
+            command.env(tested::VARIABLE, target.join(build).join("ebb"));
             if build == "release" {
                 // As `build_release` has built it.
                 command.env(setup::EMBED, setup::library());

@@ -18,22 +18,19 @@ pub fn wanted(args: &RunArgs, stats: &StatsShown) -> bool {
 
 /// One to three lines.
 pub fn lines(stats: &StatsShown) -> Vec<String> {
-    let mut lines = vec![format!(
-        "{}{} of {} at most; {}",
-        match stats.paged {
-            true => format!("the programs had {}, in ", human(stats.peak_had_bytes)),
-            false => String::new(),
-        },
+    let in_memory = format!(
+        "{} of {} at most",
         human(stats.peak_bytes),
-        human(stats.budget_bytes),
-        match stats.paged {
-            true => kept(stats),
-            false => "nothing was paged".into(),
-        }
-    )];
+        human(stats.budget_bytes)
+    );
     if !stats.paged {
-        return lines;
+        return vec![format!("{in_memory}; nothing was paged")];
     }
+    let had = human(stats.peak_had_bytes);
+    let mut lines = vec![format!(
+        "the programs had {had}, in {in_memory}; {}",
+        kept(stats)
+    )];
     let (pool, device) = (stats.faults("pool"), stats.faults("device"));
     let waited = stats.waited_ns();
     lines.push(format!(

@@ -517,6 +517,7 @@ fn assert_has_metrics(answer: &str) {
         body.contains("ebb_memory_bytes{kind=\"budget\"} 41943040"),
         "{body}"
     );
+    assert!(body.ends_with("# EOF\n"), "{body}");
     if let Some(samples) = samples(body) {
         assert_eq!(samples["ebb_memory_bytes kind=budget"], f64::from(40 << 20));
     }

@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod job;
 pub mod kernel_swap;
 mod standstill;
+pub mod tested;
 pub mod tools;
 pub mod workloads;
 

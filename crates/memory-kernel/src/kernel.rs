@@ -387,7 +387,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         vec![0; self.threads.processors()]
     }
     fn bind(&self, _: usize) {}
-    fn shorten_turns(&self) {}
+    fn short_slice(&self) {}
     fn set_urgency(&self, _: u32, _: Urgency) -> bool {
         true
     }

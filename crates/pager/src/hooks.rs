@@ -55,12 +55,12 @@ pub fn wanted() -> bool {
     PAGER.wanted()
 }
 
-/// `len` bytes more may be filled: see `admission`.
+/// `len` bytes more may be filled: see `syscalls::admit`.
 pub fn admit(len: usize) {
     PAGER.admit(len);
 }
 
-/// A thread of the program starts: see `admission`.
+/// A thread of the program starts: see `syscalls::admit`.
 pub fn admit_thread() {
     PAGER.admit_thread();
 }

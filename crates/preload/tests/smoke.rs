@@ -5,6 +5,7 @@
 //! time limit, after which its process group is killed and the test fails.
 
 use ebb_engine::random::Random;
+use ebb_harness::tested;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,30 +17,16 @@ use std::time::{Duration, Instant};
 const TIME_LIMIT: Duration = Duration::from_secs(90);
 const CONTROL: &str = "smoke-test";
 
-/// The library of the build under test: where the command of `TESTED_EBB` lies, or the tests themselves. It is built
+/// The library of the build under test, which is that of the tests themselves unless another is named. It is built
 /// once a run: cargo does not, as no test can link with it.
 fn library() -> PathBuf {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let test = std::env::current_exe().unwrap();
-        let folder = match std::env::var_os("TESTED_EBB") {
-            Some(command) => PathBuf::from(command).parent().unwrap().to_path_buf(),
-            // target/PROFILE/deps/test
-            None => test.ancestors().nth(2).unwrap().to_path_buf(),
-        };
-        let profile = match folder.file_name().and_then(OsStr::to_str).unwrap() {
-            "debug" => "dev",
-            name => name,
-        };
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "-p", env!("CARGO_PKG_NAME")])
-            .args(["--profile", profile, "--target-dir"])
-            .arg(folder.parent().unwrap())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .unwrap();
-        assert!(status.success(), "the library does not build");
-        folder.join("libebb_preload.so")
+        // target/PROFILE/deps/test
+        let command = tested::command(&test.ancestors().nth(2).unwrap().join("ebb"));
+        tested::build_beside(&command, env!("CARGO_PKG_NAME"));
+        command.with_file_name("libebb_preload.so")
     };
     LIBRARY.get_or_init(build).clone()
 }

@@ -70,8 +70,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn process(&self) -> u32;
     /// Whether the calling thread is one of the pager's, not of the program's.
     fn is_own_thread(&self) -> bool;
-    /// Runs `f` on a stack that is never paged, with all signals blocked. What leaves it is plain: nothing that
-    /// the heap holds may be dropped where a signal may come.
+    /// Runs `f` on a stack that is never paged, with all signals blocked. Its result is plain: nothing that the
+    /// heap holds may be dropped where a signal may come.
     fn on_own_stack<R: Copy + 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R;
     /// Whether the caller is on such a stack.
     fn is_on_own_stack(&self) -> bool;
@@ -92,7 +92,7 @@ pub trait Kernel: Sync + Sized + 'static {
     /// Sets how a thread competes for its processor; whether that is permitted.
     fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool;
     /// Asks for turns of the processor that are short and come soon, for the calling thread.
-    fn shorten_turns(&self);
+    fn short_slice(&self);
     /// Starts a service thread; its number.
     fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno>;
     /// Names the calling thread.

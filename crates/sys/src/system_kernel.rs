@@ -136,7 +136,7 @@ impl Kernel for SystemKernel {
         // Where it cannot be bound, it serves from elsewhere.
         let _ = thread::bind(cpu);
     }
-    fn shorten_turns(&self) {
+    fn short_slice(&self) {
         thread::short_slice();
     }
     fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool {

@@ -6,8 +6,8 @@ pub mod tree;
 
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::{MIB, SLACK, tools, workloads};
-use std::ffi::{OsStr, OsString};
+use ebb_harness::{MIB, SLACK, tested, tools, workloads};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub fn ebb() -> &'static Path {
     static EBB: OnceLock<&Path> = OnceLock::new();
     EBB.get_or_init(|| {
-        build_beside("ebb-preload");
+        tested::build_beside(tested(), "ebb-preload");
         tested()
     })
 }
@@ -27,49 +27,24 @@ pub fn ebb() -> &'static Path {
 pub fn lab() -> &'static Path {
     static LAB: OnceLock<PathBuf> = OnceLock::new();
     LAB.get_or_init(|| {
-        build_beside("ebb-lab");
+        tested::build_beside(tested(), "ebb-lab");
         tested().with_file_name("ebb-lab")
     })
 }
 
-/// The command under test: that of `TESTED_EBB`, or the one that is built with the tests.
+/// The command under test: the one that is built with the tests, unless another is named.
 fn tested() -> &'static Path {
     static TESTED: OnceLock<PathBuf> = OnceLock::new();
-    TESTED.get_or_init(|| {
-        let named = std::env::var_os("TESTED_EBB");
-        named.map_or_else(|| env!("CARGO_BIN_EXE_ebb").into(), PathBuf::from)
-    })
-}
-
-/// The folder of the build under test.
-fn build() -> &'static Path {
-    tested().parent().expect("a directory")
+    TESTED.get_or_init(|| tested::command(Path::new(env!("CARGO_BIN_EXE_ebb"))))
 }
 
 /// Says why figures of the build under test mean nothing, if so; the caller then returns.
 pub fn not_built_for_speed() -> bool {
-    let released = build().ends_with("release");
+    let released = tested::build_of(tested()).ends_with("release");
     if !released {
         println!("skipped: a benchmark, and this is a debug build");
     }
     !released
-}
-
-/// Builds a package of the project beside the command under test.
-fn build_beside(package: &str) {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--quiet", "-p", package, "--target-dir"]);
-    cargo.arg(build().parent().expect("the target directory"));
-    let profile = match build().file_name().and_then(OsStr::to_str) {
-        Some("debug") | None => "dev",
-        Some(name) => name,
-    };
-    cargo.args(["--profile", profile]);
-    let status = cargo
-        .current_dir(tools::project())
-        .status()
-        .expect("cargo runs");
-    assert!(status.success(), "{package} must build");
 }
 
 /// Says why this test does not run here, if so; the caller then returns.

@@ -521,10 +521,8 @@ fn leaving(ranges: &Ranges, unit: UnitNumber, victims: Mask) -> Option<(WayOut, 
     let start = unit.first().address();
     let mut by_way = WayOut::ALL.map(|way| (way, 0));
     for range in ranges.within(start, start + UNIT_BYTES) {
-        if let Some(way) = range
-            .attributes
-            .way_out()
-            .filter(|_| range.attributes.evictable())
+        if range.attributes.evictable()
+            && let Some(way) = range.attributes.way_out()
         {
             let (first, end) = (range.start - start, range.end - start);
             by_way[way as usize].1 |= victims & ones(first / PAGE_SIZE, (end - first) / PAGE_SIZE);

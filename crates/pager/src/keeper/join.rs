@@ -13,7 +13,7 @@ impl<K: Kernel> Pager<K> {
     /// On the first task of a helper: the keeper, from its begin to its end.
     pub fn run_keeper(&'static self) -> ! {
         // A program that fills memory with many threads is paged too late by one that waits for its turn.
-        self.kernel.shorten_turns();
+        self.kernel.short_slice();
         // Without a supervisor there is nobody to account to: the program runs as it would without us.
         let watched = self.kernel.watch_program().is_ok();
         let Some(control) = self.lifecycle.control().filter(|_| watched) else {

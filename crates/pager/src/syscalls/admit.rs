@@ -13,9 +13,9 @@
 //! - its growth does not fit beside that of others (`Member::lets_grow`): processes that begin together would else all
 //!   grow before one of them has been measured
 //!
-//! Growth is reported bit by bit: mappings and large blocks as they are asked for, small blocks of malloc when some
-//! pages of them were handed out, threads as they start. That is too much rather than too little; each [`MEASURE_EVERY`] of it the process
-//! is measured. While a thread waits, so does every other that would grow: each would else fill as much again before
+//! Growth is reported bit by bit: mappings and large blocks as they are asked for, threads as they start, and small
+//! blocks of malloc when some pages of them were handed out. That is too much rather than too little. Each
+//! [`MEASURE_EVERY`] of it the process is measured. While a thread waits, so does every other that would grow: each would else fill as much again before
 //! it is its turn to look.
 
 use crate::pager::Pager;

@@ -66,9 +66,7 @@ impl Member {
         slot.staging.store(pages.staging, Relaxed);
         slot.unmanaged.store(pages.unmanaged, Relaxed);
         slot.swapped.store(pages.swapped, Relaxed);
-        let taken = self.table.taken().map(|(n, _)| self.table.slot(n));
-        let swapped = taken.map(|slot| slot.swapped.load(Relaxed));
-        let swapped = swapped.fold(0, u64::saturating_add);
+        let swapped = self.table.sum_of_slots(|slot| slot.swapped.load(Relaxed));
         let in_use = (self.table.in_use().max(0) as u64).saturating_mul(PAGE_SIZE as u64);
         let had = in_use.saturating_sub(self.pools()) / PAGE_SIZE as u64 + swapped;
         self.table.had_peak.0.fetch_max(had, Relaxed);

@@ -225,8 +225,7 @@ impl Member {
 
     /// Pages of the tree that are not charged to paging members, of which the limit leaves less than the budget.
     pub fn outside(&self) -> u64 {
-        let limit = self.table.limit.0.load(Relaxed);
-        self.table.budget.load(Relaxed).saturating_sub(limit).max(0) as u64
+        self.table.outside().max(0) as u64
     }
 
     /// All charges of paging members, in pages.

@@ -146,9 +146,9 @@ impl Supervisor {
         let walk_due = self.measurements.is_walk_due(start);
         let mut apart = Duration::ZERO;
         if forked != 0 || walk_due {
-            let walking = self.walk();
+            self.walk();
             if walk_due {
-                apart = walking;
+                apart = self.measurements.walk_cost;
             }
         }
         self.measure();
@@ -244,8 +244,8 @@ impl Supervisor {
     }
 
     /// Finds the processes of the tree that have not joined. One that ends is dropped when
-    /// it cannot be measured any more; none leaves the tree otherwise. The processor time that it took.
-    fn walk(&mut self) -> Duration {
+    /// it cannot be measured any more; none leaves the tree otherwise.
+    fn walk(&mut self) {
         let cpu = cpu_time();
         let found = descendants(
             self.measurements.unmanaged.keys().copied(),
@@ -287,10 +287,8 @@ impl Supervisor {
                 self.measurements.unmanaged.insert(pid, unjoined);
             }
         }
-        let cost = cpu_time().saturating_sub(cpu);
-        self.measurements.walk_cost = cost;
+        self.measurements.walk_cost = cpu_time().saturating_sub(cpu);
         self.measurements.next_walk = Some(Instant::now() + self.measurements.walk_interval());
-        cost
     }
 
     /// Measures every process that does not charge for itself, and writes the limit.

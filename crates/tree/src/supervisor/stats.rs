@@ -4,7 +4,7 @@
 
 use super::{DeviceShown, ProcessLimits, Supervisor};
 use crate::histogram::{BOUNDS_NS, Summary};
-use crate::table::{Slot, SlotNumber, Way};
+use crate::table::{SlotNumber, Way};
 use crate::{MAX_MEMBERS, Mode, Totals};
 use ebb_engine::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
@@ -154,7 +154,7 @@ pub struct StatsShown {
 }
 
 impl StatsShown {
-    /// What is left of the memory in use: pages that programs have, and the tables of their pagers.
+    /// The rest of the memory in use: pages that programs have, and the tables of their pagers.
     pub fn resident_bytes(&self) -> u64 {
         let others = [self.pool_bytes, self.staging_bytes, self.unmanaged_bytes];
         others
@@ -202,7 +202,7 @@ impl Supervisor {
             used_bytes: bytes(totals.used_pages),
             peak_bytes: bytes(totals.peak_pages.max(totals.used_pages)),
             pool_bytes: limits.pool_bytes,
-            staging_bytes: bytes(self.sum_of_slots(|slot| slot.staging.load(Relaxed))),
+            staging_bytes: bytes(self.table.sum_of_slots(|slot| slot.staging.load(Relaxed))),
             unmanaged_bytes: bytes(self.unmanaged_pages()),
             peak_had_bytes: bytes(totals.peak_had_pages.max(totals.peak_pages)),
             peak_pool_bytes: totals.peak_pool_bytes.max(limits.pool_bytes),
@@ -218,22 +218,16 @@ impl Supervisor {
         }
     }
 
-    /// The sum of a figure of all slots in use.
-    fn sum_of_slots(&self, figure: impl Fn(&Slot) -> u64) -> u64 {
-        let slots = self.table.taken().map(|(n, _)| self.table.slot(n));
-        slots.map(figure).fold(0, u64::saturating_add)
-    }
-
-    /// What members cannot page, and what the limit leaves out for processes that are no members (`write_limit`).
+    /// Pages that members cannot page, and those that the limit leaves out for processes that are no members
+    /// (`write_limit`).
     fn unmanaged_pages(&self) -> u64 {
-        let limit = self.table.limit.0.load(Relaxed);
-        let outside = self.table.budget.load(Relaxed).saturating_sub(limit);
+        let outside = self.table.outside();
         let slots = self.table.taken().map(|(n, _)| self.table.slot(n));
         let others = slots.fold(outside, |sum, slot| {
             sum.saturating_add(slot.credit.load(Relaxed))
                 .saturating_sub(slot.measured.load(Relaxed))
         });
-        let own = self.sum_of_slots(|slot| slot.unmanaged.load(Relaxed));
+        let own = self.table.sum_of_slots(|slot| slot.unmanaged.load(Relaxed));
         own.saturating_add(others.max(0) as u64)
     }
 

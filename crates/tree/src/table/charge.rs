@@ -51,6 +51,18 @@ impl Table {
         result
     }
 
+    /// Pages that are charged to nobody, of which the limit leaves less than the budget; less the credit.
+    pub fn outside(&self) -> i64 {
+        let limit = self.limit.0.load(Relaxed);
+        self.budget.load(Relaxed).saturating_sub(limit)
+    }
+
+    /// The sum of a figure of all slots in use.
+    pub fn sum_of_slots(&self, figure: impl Fn(&Slot) -> u64) -> u64 {
+        let slots = self.taken().map(|(n, _)| self.slot(n));
+        slots.map(figure).fold(0, u64::saturating_add)
+    }
+
     /// The tree's use now: charged + outside - credit.
     pub fn in_use(&self) -> i64 {
         let (charged, limit) = (self.charged.0.load(SeqCst), self.limit.0.load(SeqCst));
