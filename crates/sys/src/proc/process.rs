@@ -57,8 +57,35 @@ impl Process {
     /// # Errors
     /// ESRCH once it has been reaped; EIO if the text is not as expected.
     pub fn stat(&self) -> Result<Stat, Errno> {
+        let stat = self.read_stat()?;
+        if stat.parent == 0 && stat.is_dead() {
+            // The kernel writes so of one that is reaped while it is read, too. That one is gone now.
+            return self.read_stat();
+        }
+        Ok(stat)
+    }
+
+    fn read_stat(&self) -> Result<Stat, Errno> {
         let mut buf = [0; 1024];
         Stat::parse(read(&self.stat, &mut buf)?).ok_or(Errno::IO)
+    }
+
+    /// Its parent; none if that is out of sight, as init's is.
+    ///
+    /// # Errors
+    /// ESRCH or ENOENT if one of them is gone, EMFILE.
+    pub fn parent(&self) -> Result<Option<Self>, Errno> {
+        loop {
+            let pid = self.stat()?.parent;
+            if pid == 0 {
+                return Ok(None);
+            }
+            let parent = Self::open(pid);
+            // Opened by number: it is the parent's if the parent still is. Each turn, a parent has ended.
+            if self.stat()?.parent == pid {
+                return parent.map(Some);
+            }
+        }
     }
 
     /// Its `statm`; zeros when it is a zombie.

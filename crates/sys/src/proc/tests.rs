@@ -82,6 +82,25 @@ fn a_child_is_found_and_its_death_seen_for_good() {
     assert_eq!(process.statm().unwrap_err(), Errno::SRCH);
 }
 
+/// Read all the time while another thread reaps it. The kernel alone says "parent 0" of every fifth or so.
+#[test]
+fn a_process_that_is_reaped_never_seems_to_have_no_parent() {
+    let us = std::process::id();
+    for _ in 0..300 {
+        let mut child = Command::new("true").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        let reaper = std::thread::spawn(move || child.wait().unwrap());
+        let end = loop {
+            match process.parent() {
+                Ok(parent) => assert_eq!(parent.map(|parent| parent.pid()), Some(us)),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(end, Errno::SRCH);
+        reaper.join().unwrap();
+    }
+}
+
 #[test]
 fn a_killed_process_is_ending_before_it_has_noticed() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();

@@ -230,21 +230,18 @@ impl Supervisor {
     /// that up, perhaps with an exec. Nobody becomes a user that may join by running a program of that user's.
     fn admit_changed(&self, joining: &Joining, uid: u32) -> Result<(), String> {
         let us = rustix::process::geteuid().as_raw();
-        let parent = |process: &Process| process.stat().ok().map(|stat| stat.parent);
-        let mut above = parent(&joining.process);
-        for _ in 0..GENERATIONS {
-            let Some(process) = above.and_then(|pid| Process::open(pid).ok()) else {
-                break;
-            };
-            let is_of = |user| process.has_user(user).unwrap_or(false);
-            if is_of(us) && self.descends(process.pid())
-                || is_of(uid) && self.by_pid.contains_key(&process.pid()) && self.is_known(&process)
-            {
-                return Ok(());
+        let admits = |above: &Process| {
+            if above.has_user(us)? && self.descends(above.pid()) {
+                return Ok(Some(true));
             }
-            above = parent(&process).filter(|_| is_of(uid));
-        }
-        Err(other_user(uid))
+            match above.has_user(uid)? {
+                true if self.is_member(above) => Ok(Some(true)),
+                true => Ok(None),
+                false => Ok(Some(false)),
+            }
+        };
+        let admitted = ascend(|| joining.process.parent(), admits);
+        admitted.then_some(()).ok_or_else(|| other_user(uid))
     }
 
     /// Whether who joins, as user `uid`, is of the tree, though its connection was not from inside; or why it may
@@ -279,41 +276,23 @@ impl Supervisor {
 
     /// Whether a process is ours, or descends from us or from one that is known to be of the tree.
     fn descends(&self, pid: u32) -> bool {
-        (0..MAX_WALKS)
-            .find_map(|_| self.descends_by_one_walk(pid))
-            .unwrap_or(false)
-    }
-
-    /// The same; none if somebody on the way ended meanwhile, and left its children to another.
-    fn descends_by_one_walk(&self, pid: u32) -> Option<bool> {
         let us = std::process::id();
-        let Ok(mut process) = Process::open(pid) else {
-            return Some(false);
-        };
-        for _ in 0..GENERATIONS {
-            if process.pid() == us || self.is_known(&process) {
-                return Some(true);
-            }
-            let parent = process.stat().ok()?.parent;
-            if parent == 0 {
-                return Some(false);
-            }
-            let next = Process::open(parent).ok()?;
-            // Opened by number: it is the parent's if the parent still is.
-            if process.stat().ok()?.parent != parent {
-                return None;
-            }
-            process = next;
-        }
-        Some(false)
+        let is_of_tree = |process: &Process| process.pid() == us || self.is_known(process);
+        ascend(
+            || Process::open(pid).map(Some),
+            |process| Ok(is_of_tree(process).then_some(true)),
+        )
     }
 
     fn is_known(&self, process: &Process) -> bool {
-        let member = self.by_pid.get(&process.pid());
-        let member = member.and_then(|slot| self.members[slot.index()].as_ref());
-        let member = member.map(|member| member.process.start_time());
-        let start = member.or_else(|| self.measurements.start_of_unmanaged(process.pid()));
-        start == Some(process.start_time())
+        let start = self.measurements.start_of_unmanaged(process.pid());
+        start == Some(process.start_time()) || self.is_member(process)
+    }
+
+    fn is_member(&self, process: &Process) -> bool {
+        let slot = self.by_pid.get(&process.pid());
+        let member = slot.and_then(|slot| self.members[slot.index()].as_ref());
+        member.is_some_and(|member| member.process.start_time() == process.start_time())
     }
 
     /// Whether who has connected may ask for changes.
@@ -332,6 +311,28 @@ pub(super) fn serves_other_users() -> bool {
         && rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
         && Userfaultfd::open_device().is_ok()
+}
+
+/// What `decide` says of the first process, from `first` on upwards, of which it says something; false if it says
+/// nothing of any. A process that ends on the way leaves its children to another, so the walk begins again.
+fn ascend(
+    first: impl Fn() -> Result<Option<Process>, Errno>,
+    decide: impl Fn(&Process) -> Result<Option<bool>, Errno>,
+) -> bool {
+    let walk = || -> Result<bool, Errno> {
+        let mut next = first()?;
+        for _ in 0..GENERATIONS {
+            let Some(process) = next else {
+                break;
+            };
+            if let Some(decided) = decide(&process)? {
+                return Ok(decided);
+            }
+            next = process.parent()?;
+        }
+        Ok(false)
+    };
+    (0..MAX_WALKS).find_map(|_| walk().ok()).unwrap_or(false)
 }
 
 fn other_user(uid: u32) -> String {

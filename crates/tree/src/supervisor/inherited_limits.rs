@@ -37,7 +37,7 @@ impl OwnLimits {
         if let Some(&own) = self.0.get(&key(process)) {
             return own;
         }
-        let parent = |of: &Process| Process::open(of.stat().ok()?.parent).ok();
+        let parent = |of: &Process| of.parent().ok().flatten();
         let mut ancestors = std::iter::successors(parent(process), parent).take(GENERATIONS);
         let inherited = ancestors.find_map(|ancestor| self.0.get(&key(&ancestor)).copied());
         if let Some(limits) = inherited {
