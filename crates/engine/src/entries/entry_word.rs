@@ -203,7 +203,7 @@ impl EntryWord {
 const _: () = assert!(size_of::<EntryWord>() == 8);
 const _: () = assert!(MAX_DEVICES <= 1 << (EntryWord::PLACE_BITS - SlotPlace::SLOT_BITS));
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;
