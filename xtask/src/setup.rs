@@ -4,7 +4,7 @@
 //! say "skipped".
 
 use anyhow::{Context, Result, bail};
-use ebb_harness::tools;
+use ebb_harness::{tested, tools};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -256,10 +256,12 @@ fn strip_library() -> Result<()> {
 /// # Errors
 /// The build failed.
 pub fn build_release() -> Result<PathBuf> {
-    cargo(&["build", "--release", "-p", "ebb-preload"])?;
+    let build = [&["build", "--release"], &tested::PACKAGES[..]].concat();
+    cargo(&[&build[..], &["--lib"]].concat())?;
     strip_library()?;
     let status = Command::new("cargo")
-        .args(["build", "--release", "-p", "ebb"])
+        .args(build)
+        .arg("--bins")
         .env(EMBED, library())
         .current_dir(tools::project())
         .stdin(Stdio::null())

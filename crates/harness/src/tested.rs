@@ -18,22 +18,35 @@ pub fn build_of(command: &Path) -> &Path {
     command.parent().expect("a directory")
 }
 
-/// Builds a package of the project beside it.
+/// What cargo builds for release: the command and its library. Together they have the same features of what both
+/// use, and so that is built once.
+pub const PACKAGES: [&str; 4] = ["-p", "ebb", "-p", "ebb-preload"];
+
+/// Builds the library beside it.
 ///
 /// # Panics
 /// It does not build.
-pub fn build_beside(command: &Path, package: &str) {
+pub fn build_library(command: &Path) {
+    build_beside(command, &[&PACKAGES[..], &["--lib"]].concat());
+}
+
+/// Builds beside it what these words of cargo's name.
+///
+/// # Panics
+/// It does not build.
+pub fn build_beside(command: &Path, what: &[&str]) {
     let build = build_of(command);
     let profile = match build.file_name().and_then(OsStr::to_str) {
         Some("debug") | None => "dev",
         Some(name) => name,
     };
     let status = Command::new("cargo")
-        .args(["build", "--quiet", "-p", package, "--profile", profile])
+        .args(["build", "--quiet", "--profile", profile])
+        .args(what)
         .arg("--target-dir")
         .arg(build.parent().expect("the target directory"))
         .current_dir(tools::project())
         .status()
         .expect("cargo runs");
-    assert!(status.success(), "{package} must build");
+    assert!(status.success(), "{what:?} must build");
 }

@@ -25,7 +25,7 @@ fn library() -> PathBuf {
         let test = std::env::current_exe().unwrap();
         // target/PROFILE/deps/test
         let command = tested::command(&test.ancestors().nth(2).unwrap().join("ebb"));
-        tested::build_beside(&command, env!("CARGO_PKG_NAME"));
+        tested::build_library(&command);
         command.with_file_name("libebb_preload.so")
     };
     LIBRARY.get_or_init(build).clone()

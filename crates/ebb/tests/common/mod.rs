@@ -18,7 +18,7 @@ use std::time::Duration;
 pub fn ebb() -> &'static Path {
     static EBB: OnceLock<&Path> = OnceLock::new();
     EBB.get_or_init(|| {
-        tested::build_beside(tested(), "ebb-preload");
+        tested::build_library(tested());
         tested()
     })
 }
@@ -27,7 +27,7 @@ pub fn ebb() -> &'static Path {
 pub fn lab() -> &'static Path {
     static LAB: OnceLock<PathBuf> = OnceLock::new();
     LAB.get_or_init(|| {
-        tested::build_beside(tested(), "ebb-lab");
+        tested::build_beside(tested(), &["-p", "ebb-lab"]);
         tested().with_file_name("ebb-lab")
     })
 }
