@@ -64,7 +64,9 @@ pub fn build(tree: &Path, target: &Path, profile: &str, quiet: bool) -> Result<O
         .args([
             "build",
             "--quiet",
-            "--package",
+            // With the features of all, as the tests' build has them.
+            "--workspace",
+            "--bin",
             "ebb-sim",
             "--profile",
             profile,
