@@ -10,6 +10,7 @@ mod dist;
 mod fuzz;
 mod kernels;
 mod mutants;
+mod program;
 mod setup;
 mod simulate;
 mod skips;

@@ -1,5 +1,5 @@
 //! The comment of a field is a noun: what the field holds, not a sentence about something else. That of a flag is
-//! `Flag:` with the condition.
+//! `Flag:` with the condition. A comment holds no code that would have to run as a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,13 +129,35 @@ fn comments_that_are_no_nouns_are_found() {
     assert_eq!(found.wrong, wrong);
 }
 
-#[test]
-fn comments_of_fields_are_nouns() {
+/// The project's top, and all its Rust files.
+fn project() -> (&'static Path, Vec<PathBuf>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut files = Vec::new();
     for folder in ["crates", "xtask", "fuzz"] {
         rust_files(&root.join(folder), &mut files);
     }
+    (root, files)
+}
+
+#[test]
+fn blocks_in_comments_are_text() {
+    for file in project().1 {
+        let text = fs::read_to_string(&file).unwrap();
+        let comments = text.lines().filter_map(|line| {
+            let line = line.trim_start();
+            line.strip_prefix("//!").or(line.strip_prefix("///"))
+        });
+        let mut fences = comments.filter_map(|line| line.trim_start().strip_prefix("```"));
+        while let Some(fence) = fences.next() {
+            assert_eq!(fence, "text", "{}", file.display());
+            assert_eq!(fences.next(), Some(""), "{}", file.display());
+        }
+    }
+}
+
+#[test]
+fn comments_of_fields_are_nouns() {
+    let (root, files) = project();
     let (mut seen, mut wrong) = (0, Vec::new());
     for file in files {
         let found = comments(&fs::read_to_string(&file).unwrap());

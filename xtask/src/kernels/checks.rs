@@ -1,13 +1,12 @@
 //! The set of checks (`xtask/kernels/checks.toml`), and the programs that they run, built here.
 
 use super::boot_files::BootFiles;
-use crate::setup;
+use crate::{program, setup};
 use anyhow::{Context, Result, ensure};
 use ebb_harness::{tools, workloads};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -110,32 +109,15 @@ pub fn read(filters: &[String]) -> Result<Vec<Check>> {
 /// Something does not build.
 pub fn build(checks: &[Check]) -> Result<Programs> {
     setup::build_release()?;
-    let output = Command::new("cargo")
-        .args(["test", "--release", "--no-run", "--message-format=json"])
-        .args(["-p", "ebb-sys", "--test", "move_and_swap"])
-        .current_dir(tools::project())
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot run cargo")?;
-    ensure!(output.status.success(), "the tests do not build");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut programs: Programs = text.lines().filter_map(program).collect();
+    let words = ["--release", "-p", "ebb-sys", "--test", "move_and_swap"];
+    let built = program::build(&words, &[])?.into_iter();
+    let mut programs: Programs = built.map(|program| (program.name, program.path)).collect();
     programs.insert("xtask".into(), std::env::current_exe()?);
     let sources = checks.iter().map(|check| check.program.as_str());
     for source in sources.filter(|source| !source.is_empty()) {
         programs.insert(source.into(), workloads::compile(source)?);
     }
     Ok(programs)
-}
-
-/// The test program that a line of cargo's messages tells of: its name and place.
-fn program(line: &str) -> Option<(String, PathBuf)> {
-    let message: serde_json::Value = serde_json::from_str(line).ok()?;
-    let path = message["executable"].as_str()?;
-    (message["profile"]["test"] == true).then_some(())?;
-    let name = message["target"]["name"].as_str()?;
-    Some((name.into(), Path::new(path).into()))
 }
 
 #[cfg(test)]
@@ -164,16 +146,5 @@ mod tests {
                 && of("6.12.117+deb12-cloud-amd64") > of("6.1.0-56-cloud-amd64")
         );
         assert_eq!(of("bzImage"), of("7.3.4+deb13-cloud-amd64"));
-    }
-
-    #[test]
-    fn test_programs_are_found_in_cargos_messages() {
-        let line = r#"{"reason":"compiler-artifact","target":{"name":"forks"},"profile":{"test":true},"executable":"/t/forks-1"}"#;
-        assert_eq!(program(line), Some(("forks".into(), "/t/forks-1".into())));
-        assert_eq!(
-            program(r#"{"profile":{"test":false},"executable":"/t/ebb"}"#),
-            None
-        );
-        assert_eq!(program("no JSON"), None);
     }
 }
