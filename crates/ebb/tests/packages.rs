@@ -16,7 +16,7 @@ fn dist() -> &'static Path {
     static DIST: OnceLock<PathBuf> = OnceLock::new();
     DIST.get_or_init(|| {
         let mut xtask = Command::new("cargo");
-        xtask.args(["run", "--quiet", "--package", "xtask", "--", "dist"]);
+        xtask.args(["run", "--quiet", "--bin", "xtask", "--", "dist"]);
         let output = xtask.current_dir(tools::project()).output().unwrap();
         assert!(output.status.success(), "{}", shown(&output));
         let sums = Command::new("sha256sum")
