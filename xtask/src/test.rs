@@ -54,7 +54,7 @@ const COSTS: &[&str] = &["-p", "ebb-lab", "--release", "--test", "costs"];
 const REAL: [&str; 2] = ["ebb", "preload"];
 
 /// Programs that measure: nothing runs beside them.
-const QUIET: [&str; 5] = ["lab", "runs", "scale", "start", "workloads"];
+const QUIET: [&str; 6] = ["ebb_stores", "lab", "runs", "scale", "start", "workloads"];
 
 /// Those that measure how fast the command is, or test how it is packed: not run with checks.
 const RELEASED: [&str; 6] = [
@@ -161,7 +161,11 @@ impl Session<'_> {
     fn side_by_side(&self, runs: VecDeque<Run>) -> Result<()> {
         let left = Mutex::new(runs);
         let from = |end: fn(&mut VecDeque<Run>) -> Option<Run>| {
-            self.one_by_one(std::iter::from_fn(|| end(&mut *unpoisoned(left.lock()))))
+            let next = || {
+                let mut left = unpoisoned(left.lock());
+                end(&mut left)
+            };
+            self.one_by_one(std::iter::from_fn(next))
         };
         thread::scope(|scope| {
             let last = scope.spawn(|| from(VecDeque::pop_back));
@@ -185,7 +189,7 @@ fn is_real(program: &Program) -> bool {
 }
 
 fn is_of(program: &Program, names: &[&str]) -> bool {
-    program.is_apart && names.contains(&program.name.as_str())
+    names.contains(&program.name.as_str())
 }
 
 /// What a panic elsewhere left is as good as before.
