@@ -665,18 +665,33 @@ fn a_summary_says_what_the_programs_had() {
     }
 }
 
-/// Pages touched at random, so that what a budget would spare can be told; and it is seen whether it does.
+/// One or two processes touch pages at random, of 64 MiB in all.
+const TOUCHES: &str = "import os, random, sys
+many = int(sys.argv[1])
+child = os.fork() if many == 2 else 0
+random.seed(int(child == 0))
+kept = bytearray((64 << 20) // many)
+for at in range(0, len(kept), 4096): kept[at:at + 64] = os.urandom(64)
+for _ in range(40_000 // many): kept[random.randrange(len(kept) >> 12) << 12] ^= 1
+if child: os.waitpid(child, 0)";
+
 #[test]
 fn the_summary_says_what_more_memory_would_have_spared() {
+    assert_spares("1");
+}
+
+#[test]
+fn the_summary_says_what_more_memory_would_have_spared_two_processes() {
+    assert_spares("2");
+}
+
+/// What a budget would spare can be told; and it is seen whether it does.
+#[track_caller]
+fn assert_spares(processes: &str) {
     if cannot_page() {
         return;
     }
     // Each load from the device takes 100 us at least, so that threads wait long enough on any machine.
-    let script = "import os, random
-random.seed(1)
-kept = bytearray(64 << 20)
-for at in range(0, len(kept), 4096): kept[at:at + 64] = os.urandom(64)
-for _ in range(40_000): kept[random.randrange(len(kept) >> 12) << 12] ^= 1";
     let said = |memory: &str| {
         let mut command = Command::new("timeout");
         command.args(["-k1", "200"]).arg(ebb());
@@ -689,7 +704,8 @@ for _ in range(40_000): kept[random.randrange(len(kept) >> 12) << 12] ^= 1";
             "none",
             "python3",
             "-c",
-            script,
+            TOUCHES,
+            processes,
         ]);
         let output = command
             .env("EBB_FAULTS", "delay=1/1:100us")
