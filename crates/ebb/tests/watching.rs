@@ -320,7 +320,13 @@ fn top_in_a_terminal() {
     }
     let (tree, other) = (tree(), tree());
     let ebb = ebb().display().to_string();
-    let terminal = Terminal::run(&format!("NO_COLOR=1 {ebb} top {}", tree.pid));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("recording");
+    let recording = file.display();
+    let terminal = Terminal::run(&format!(
+        "NO_COLOR=1 {ebb} top {} --record {recording}",
+        tree.pid
+    ));
     let screen = terminal.until("sort: faults");
     for part in ["resident", "WAITED", "some", "full", "map     ["] {
         assert!(screen.contains(part), "{part}:\n{screen}");
@@ -343,7 +349,14 @@ fn top_in_a_terminal() {
     terminal.until("sort: faults");
     terminal.key("q");
     terminal.until("ended 0");
-    drop(other);
+    drop((tree, other));
+    // What was shown is shown again, up to its last picture.
+    let terminal = Terminal::run(&format!("NO_COLOR=1 {ebb} top --replay {recording}"));
+    terminal.until("PAUSED");
+    let screen = terminal.until("of 40M");
+    assert!(screen.contains("map     ["), "{screen}");
+    terminal.key("q");
+    terminal.until("ended 0");
 }
 
 /// A device that takes half a second to empty: how far it is stands on a terminal, and is gone at the end.
