@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 25] = [
+const PACKAGES: [(&str, &str); 27] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -33,6 +33,8 @@ const PACKAGES: [(&str, &str); 25] = [
     ("bwrap", "bubblewrap"),
     ("debootstrap", "debootstrap"),
     ("tmux", "tmux"),
+    ("zsh", "zsh"),
+    ("fish", "fish"),
     ("pgbench", "postgresql"),
     ("chromium", "chromium"),
 ];
