@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 27] = [
+const PACKAGES: [(&str, &str); 29] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -31,6 +31,8 @@ const PACKAGES: [(&str, &str); 27] = [
     ("strace", "strace"),
     ("gdb", "gdb"),
     ("bwrap", "bubblewrap"),
+    ("podman", "podman"),
+    ("runc", "runc"),
     ("debootstrap", "debootstrap"),
     ("tmux", "tmux"),
     ("zsh", "zsh"),
