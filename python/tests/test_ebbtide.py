@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -99,9 +100,12 @@ def test_ensure_starts_the_script_again_once(tmp_path):
 
 
 def test_a_program_that_cannot_be_started_says_why(tmp_path):
+    # As on a system without glibc: the command is there, its loader is not.
+    loader = b"/lib64/ld-linux-x86-64.so.2\0"
+    whole = Path(ebbtide.ebb_path()).read_bytes()
+    assert loader in whole
     ebb = tmp_path / "ebb"
-    # As on a system without glibc: the file is there, its loader is not.
-    ebb.write_text("#!/lib64/no-such-loader.so\n")
+    ebb.write_bytes(whole.replace(loader, b"/lib64/ld-linux-x86-64.so.0\0", 1))
     ebb.chmod(0o755)
     say = f"import ebbtide._tree as t; t.ebb_path = lambda: {str(ebb)!r}; t.ensure()"
     path = script(tmp_path, say)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// (what proves it is there, Debian package)
-const PACKAGES: [(&str, &str); 25] = [
+const PACKAGES: [(&str, &str); 29] = [
     ("cc", "gcc"),
     ("g++", "g++"),
     ("make", "make"),
@@ -31,8 +31,12 @@ const PACKAGES: [(&str, &str); 25] = [
     ("strace", "strace"),
     ("gdb", "gdb"),
     ("bwrap", "bubblewrap"),
+    ("podman", "podman"),
+    ("runc", "runc"),
     ("debootstrap", "debootstrap"),
     ("tmux", "tmux"),
+    ("zsh", "zsh"),
+    ("fish", "fish"),
     ("pgbench", "postgresql"),
     ("chromium", "chromium"),
 ];

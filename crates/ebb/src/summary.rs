@@ -70,8 +70,7 @@ fn advice(stats: &StatsShown, waited: u64) -> Option<String> {
 }
 
 /// The budget that would have spared most of the waits, by the pages that came back: see `ebb_tree`'s table of refaults.
-/// None if none would, up to four times this one, or if several processes waited: a budget is shared, and nothing says
-/// how.
+/// None if none would, up to four times this one.
 fn more_memory(stats: &StatsShown, waited: u64) -> Option<String> {
     let most = waited / 4 * 3;
     let more = stats.more.iter().find(|more| more.spared_ns >= most)?;
@@ -132,7 +131,7 @@ mod tests {
         assert_eq!(
             advised(31, &[(100, 8), (390, 20)]),
             None,
-            "others waited too"
+            "most would have been waited for all the same"
         );
         assert_eq!(advised(31, &[(2000, 30)]), None, "far more than it has");
         assert_eq!(advised(0, &[(1, 1)]), None);

@@ -1,17 +1,19 @@
-//! Where jobs run (`examples/`): what a container gives, without a container engine.
+//! Where jobs run (`examples/`): what a container gives, without a container engine, and a rootless one of podman.
 //!
 //! A private `/dev` that has only the usual devices and userfaultfd, an ordinary user, a memory cgroup and no new
-//! privileges. The system calls are refused that Docker's default profile refuses.
+//! privileges. The system calls are refused that Docker's default profile refuses, or podman's own.
 
 mod common;
 
-use common::{cannot_page, ebb};
+use common::{cannot_page, ebb, lacks};
 use ebb_harness::MIB;
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::Job;
+use ebb_harness::tools;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 use std::time::Duration;
 
 /// Applies Docker's default seccomp profile, as far as it refuses something to a container without capabilities, sees
@@ -99,6 +101,9 @@ mount --bind "$0" /dev
 exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs /usr/bin/python3 -c "$REFUSE" "$@"
 "#;
 
+/// Needs some 240 MiB; without --memory the budget follows from the limit.
+const PROGRAM: &str = "print(sum(list(range(6_000_000))))";
+
 #[test]
 fn a_container_with_the_device_and_no_more() {
     if cannot_page() {
@@ -111,7 +116,7 @@ fn a_container_with_the_device_and_no_more() {
         return println!("skipped: no memory cgroup: {why}");
     }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    let open = |path: &std::path::Path| {
+    let open = |path: &Path| {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     };
     open(dir.path());
@@ -120,10 +125,8 @@ fn a_container_with_the_device_and_no_more() {
     }
     let dev = dir.path().join("dev");
     fs::create_dir(&dev).unwrap();
-    // Needs some 240 MiB; without --memory the budget follows from the limit.
-    const PROGRAM: &str = "print(sum(list(range(6_000_000))))";
     let program = ["/usr/bin/python3", "-c", PROGRAM];
-    if !std::path::Path::new(program[0]).exists() {
+    if !Path::new(program[0]).exists() {
         return println!("skipped: python3 is not installed");
     }
     let run = |device: &str, command: &[&str]| {
@@ -149,4 +152,88 @@ fn a_container_with_the_device_and_no_more() {
     let refused = run("", &under);
     assert_eq!(refused.status.and_then(|status| status.code()), Some(125));
     assert!(refused.stderr.contains("userfaultfd"), "{}", refused.stderr);
+}
+
+/// What podman starts from for an ordinary user, in namespaces that go with the test: the devices, and a root that has
+/// the machine's programs. Podman may not limit memory without a session of systemd: the cgroup around it does.
+const PODMAN: &str = r#"
+set -e
+dir="$0" root="$0/root"
+mount -t proc proc /proc
+mkdir -p "$dir/dev" "$root"
+mount -t tmpfs tmpfs "$dir/dev"
+for device in null zero full random urandom tty userfaultfd; do cp -a /dev/$device "$dir/dev/"; done
+chmod 666 "$dir/dev/userfaultfd"
+mkdir -m 1777 "$dir/dev/shm"
+mkdir "$dir/dev/pts" "$dir/dev/mqueue"
+mount --bind "$dir/dev" /dev
+mount -t tmpfs -o mode=755,uid=65534,gid=65534 tmpfs "$root"
+for place in usr proc dev sys run etc opt var/tmp; do mkdir -p "$root/$place"; done
+for link in bin sbin lib lib64; do ln -s "usr/$link" "$root/$link"; done
+ln -s /proc/mounts "$root/etc/mtab"
+touch "$root/etc/hosts" "$root/etc/resolv.conf"
+chown 65534:65534 "$root/etc" "$root/run"
+mount --bind /usr "$root/usr"
+mount -o remount,bind,ro "$root/usr"
+exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+    env HOME="$dir/home" XDG_RUNTIME_DIR="$dir/home" \
+    podman --log-level=error --runtime=runc --cgroup-manager=cgroupfs run --rm --network=none \
+    --volume "$dir/bin:/usr/local/bin:ro" --volume "$dir/swap:/var/tmp" \
+    $OPTIONS --entrypoint "$ENTRYPOINT" --rootfs "$root" "$@"
+"#;
+
+/// The image's entry point, as the recipe in `examples` has it.
+fn entrypoint() -> String {
+    let recipe = tools::project().join("examples/container/Dockerfile");
+    let recipe = fs::read_to_string(recipe).unwrap();
+    let mut lines = recipe.lines();
+    let line = lines.find_map(|line| line.strip_prefix("ENTRYPOINT "));
+    line.unwrap().to_owned()
+}
+
+#[test]
+fn a_rootless_container_of_podman() {
+    if cannot_page() || lacks("podman") || lacks("runc") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    if let Some(why) = cgroup::unavailable() {
+        return println!("skipped: no memory cgroup: {why}");
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let place = |name: &str| dir.path().join(name);
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for name in ["bin", "home", "swap"] {
+        fs::create_dir(place(name)).unwrap();
+        chown(place(name), Some(65534), Some(65534)).unwrap();
+    }
+    for file in ["ebb", "libebb_preload.so"] {
+        fs::copy(ebb().with_file_name(file), place("bin").join(file)).unwrap();
+    }
+    let run = |entrypoint: &str, device: &str| {
+        let front = ["unshare", "--mount", "--pid", "--fork", "--kill-child"];
+        let front = front.into_iter().chain(["sh", "-c", PODMAN]);
+        let front = front.map(OsString::from).chain([dir.path().into()]);
+        let job = Job::new(["python3", "-c", PROGRAM])
+            .behind(front)
+            .time_limit(Duration::from_secs(100))
+            .env("ENTRYPOINT", entrypoint)
+            .env("OPTIONS", device);
+        let group = Cgroup::new(192 * MIB, KernelSwap::Forbidden).unwrap();
+        job.run(Some(&group)).unwrap()
+    };
+    const DEVICE: &str = "--device /dev/userfaultfd";
+    let alone = run("", DEVICE);
+    assert!(alone.kills > 0, "{}\n{}", alone.ending(), alone.stderr);
+    let managed = run(&entrypoint(), DEVICE);
+    assert!(managed.ok(), "{}\n{}", managed.ending(), managed.stderr);
+    assert_eq!(managed.stdout, b"17999997000000\n");
+    assert_eq!(managed.kills, 0, "{}", managed.stderr);
+    // Without the device nothing starts, and the next step is named.
+    let refused = run(&entrypoint(), "");
+    assert_eq!(refused.status.and_then(|status| status.code()), Some(125));
+    let said = refused.stderr;
+    assert!(said.contains("--device /dev/userfaultfd"), "{said}");
 }

@@ -1,4 +1,5 @@
-//! The files of `examples/`, as far as they can be tried without a container engine, a cluster, systemd or a runner.
+//! The lines of the README, and the files of `examples/`, as far as they can be tried without a registry, a cluster,
+//! systemd or a runner.
 //!
 //! Command lines of `ebb` in them run as they stand there, and what is YAML is read by a parser.
 
@@ -63,6 +64,50 @@ fn assert_runs(line: &[String]) {
     assert!(output.status.success(), "{line:?}: {said}");
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(printed, SUM, "{line:?}: {said}");
+}
+
+/// What a shell prints that finds the command under test as `ebb`.
+#[track_caller]
+fn in_a_shell(script: &str) -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let own = ebb().parent().unwrap().display();
+    let output = Command::new("timeout")
+        .args(["-k1", "100", "sh", "-c", script])
+        .env("PATH", format!("{own}:{path}"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a newcomer types first. Other trees may run meanwhile: `ebb top` is told which.
+#[test]
+fn the_readmes_first_line_and_see_it_work() {
+    if cannot_page() {
+        return;
+    }
+    let readme = fs::read_to_string(tools::project().join("README.md")).unwrap();
+    let mut lines = readme.lines();
+    let mut next = || {
+        lines.find_map(|line| {
+            line.strip_prefix("$ ")
+                .filter(|l| l.starts_with("ebb run "))
+        })
+    };
+    let (first, stays) = (next().unwrap().to_owned(), next().unwrap().to_owned());
+    let (_, printed) = readme.split_once(&format!("$ {first}\n")).unwrap();
+    let printed = printed.lines().next().unwrap();
+    assert_eq!(in_a_shell(&first), format!("{printed}\n"));
+    let screen = in_a_shell(&format!(
+        "{stays} pid=$!
+        until ebb top $pid --once | grep 'it pages'; do sleep 0.1; done 2> /dev/null
+        ebb top $pid --once; kill $pid; wait $pid || :"
+    ));
+    assert!(
+        screen.contains("of 100M") && screen.contains("python3"),
+        "{screen}"
+    );
 }
 
 #[test]

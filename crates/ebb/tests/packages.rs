@@ -160,6 +160,40 @@ fn the_wheel_the_python_package_and_a_jupyter_kernel() {
     assert_eq!(said.contains("skipped"), lacks_group, "{said}");
 }
 
+/// pip takes the wheel for the systems whose glibc is new enough, and for none that has musl.
+#[test]
+fn the_wheel_is_for_glibc_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let venv = dir.path().join("venv");
+    run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
+    let wheel = package(".whl");
+    let download = |platform: &str| {
+        let mut pip = Command::new(venv.join("bin/python3"));
+        pip.args([
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-index",
+            "--no-deps",
+        ]);
+        pip.args(["--only-binary=:all:", "--platform", platform, "--dest"]);
+        pip.arg(dir.path()).arg(&wheel).output().unwrap()
+    };
+    let name = wheel.file_stem().unwrap().to_string_lossy();
+    let (_, platform) = name.rsplit_once('-').unwrap();
+    assert!(platform.starts_with("manylinux_2_"), "{platform}");
+    let taken = download(platform);
+    assert!(taken.status.success(), "{}", shown(&taken));
+    let refused = download("musllinux_1_2_x86_64");
+    let said = shown(&refused);
+    assert!(!refused.status.success(), "{said}");
+    assert!(
+        said.contains("is not a supported wheel on this platform"),
+        "{said}"
+    );
+}
+
 /// Shell functions for a clean root of Debian in `$root`.
 const ROOT: &str = r#"
 set -e

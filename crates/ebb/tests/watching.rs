@@ -320,7 +320,13 @@ fn top_in_a_terminal() {
     }
     let (tree, other) = (tree(), tree());
     let ebb = ebb().display().to_string();
-    let terminal = Terminal::run(&format!("NO_COLOR=1 {ebb} top {}", tree.pid));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("recording");
+    let recording = file.display();
+    let terminal = Terminal::run(&format!(
+        "NO_COLOR=1 {ebb} top {} --record {recording}",
+        tree.pid
+    ));
     let screen = terminal.until("sort: faults");
     for part in ["resident", "WAITED", "some", "full", "map     ["] {
         assert!(screen.contains(part), "{part}:\n{screen}");
@@ -343,7 +349,14 @@ fn top_in_a_terminal() {
     terminal.until("sort: faults");
     terminal.key("q");
     terminal.until("ended 0");
-    drop(other);
+    drop((tree, other));
+    // What was shown is shown again, up to its last picture.
+    let terminal = Terminal::run(&format!("NO_COLOR=1 {ebb} top --replay {recording}"));
+    terminal.until("PAUSED");
+    let screen = terminal.until("of 40M");
+    assert!(screen.contains("map     ["), "{screen}");
+    terminal.key("q");
+    terminal.until("ended 0");
 }
 
 /// A device that takes half a second to empty: how far it is stands on a terminal, and is gone at the end.
@@ -665,18 +678,33 @@ fn a_summary_says_what_the_programs_had() {
     }
 }
 
-/// Pages touched at random, so that what a budget would spare can be told; and it is seen whether it does.
+/// One or two processes touch pages at random, of 64 MiB in all.
+const TOUCHES: &str = "import os, random, sys
+many = int(sys.argv[1])
+child = os.fork() if many == 2 else 0
+random.seed(int(child == 0))
+kept = bytearray((64 << 20) // many)
+for at in range(0, len(kept), 4096): kept[at:at + 64] = os.urandom(64)
+for _ in range(40_000 // many): kept[random.randrange(len(kept) >> 12) << 12] ^= 1
+if child: os.waitpid(child, 0)";
+
 #[test]
 fn the_summary_says_what_more_memory_would_have_spared() {
+    assert_spares("1");
+}
+
+#[test]
+fn the_summary_says_what_more_memory_would_have_spared_two_processes() {
+    assert_spares("2");
+}
+
+/// What a budget would spare can be told; and it is seen whether it does.
+#[track_caller]
+fn assert_spares(processes: &str) {
     if cannot_page() {
         return;
     }
     // Each load from the device takes 100 us at least, so that threads wait long enough on any machine.
-    let script = "import os, random
-random.seed(1)
-kept = bytearray(64 << 20)
-for at in range(0, len(kept), 4096): kept[at:at + 64] = os.urandom(64)
-for _ in range(40_000): kept[random.randrange(len(kept) >> 12) << 12] ^= 1";
     let said = |memory: &str| {
         let mut command = Command::new("timeout");
         command.args(["-k1", "200"]).arg(ebb());
@@ -689,7 +717,8 @@ for _ in range(40_000): kept[random.randrange(len(kept) >> 12) << 12] ^= 1";
             "none",
             "python3",
             "-c",
-            script,
+            TOUCHES,
+            processes,
         ]);
         let output = command
             .env("EBB_FAULTS", "delay=1/1:100us")

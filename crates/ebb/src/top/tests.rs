@@ -127,7 +127,7 @@ fn everything_is_readable_at_80_by_24_without_colour() {
         "# resident 80M  + staging 16M  = pool 64M  - unmanaged 32M",
         "device  none",
         "pool    DATA 192M  COMPR 60M  TOTAL 64M  3.0 times",
-        "waiting some 40% of the time, full 10%; 0.50 threads",
+        "waiting some 40%, full 10%, sums of 2 processes; 0.50 threads",
         "1us  32us 1ms  32ms 1s",
         "pool    100",
         "20.0 ms",

@@ -216,8 +216,12 @@ fn draw_waiting(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let rates = state.rates();
     let (some, full) = state.pressure();
     let percent = |share: f64| (share * 100.0).round();
+    let of = match state.now().map_or(0, |now| now.stats.members.len()) {
+        0 | 1 => " of the time".to_owned(),
+        processes => format!(", sums of {processes} processes"),
+    };
     let title = format!(
-        "waiting some {}% of the time, full {}%; {:.2} threads on average",
+        "waiting some {}%, full {}%{of}; {:.2} threads on average",
         percent(rates.some),
         percent(rates.full),
         rates.waiting

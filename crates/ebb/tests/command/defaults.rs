@@ -1,4 +1,4 @@
-//! Defaults from variables and a file, and what `ebb generate` writes.
+//! Defaults from variables and a file.
 
 use super::common::{cannot_page, ebb};
 use super::stderr;
@@ -137,36 +137,4 @@ fn bad_defaults_are_named() {
         assert_eq!(doctor.status.code(), Some(1), "{shown}");
         assert!(shown.contains(says), "{shown}");
     }
-}
-
-/// Of every shell, and man pages that `man` can read, from the one definition.
-#[test]
-fn man_pages_and_completions() {
-    let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let path = dir.join("man1");
-    let output = with(dir, &[], &["generate", "man", path.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let page = fs::read_to_string(path.join("ebb-run.1")).unwrap();
-    assert!(page.contains(".TH ebb-run 1"), "{page}");
-    for option in ["memory", "swap", "pool", "stats"] {
-        assert!(
-            page.contains(&format!("\\-\\-{option}")),
-            "{option}: {page}"
-        );
-    }
-    assert!(path.join("ebb.1").exists() && !path.join("ebb-guard.1").exists());
-    for shell in ["bash", "zsh", "fish"] {
-        let output = with(dir, &[], &["generate", shell]);
-        assert!(output.status.success(), "{}", stderr(&output));
-        let script = String::from_utf8(output.stdout).unwrap();
-        assert!(script.contains("device-choice"), "{shell}: {script}");
-    }
-    let script = format!(
-        "source <({} generate bash) && COMP_WORDS=(ebb run --mem) COMP_CWORD=2 && _ebb ebb --mem run && echo ${{COMPREPLY[0]}}",
-        ebb().display()
-    );
-    let bash = Command::new("bash").args(["-c", &script]).output().unwrap();
-    let text = String::from_utf8_lossy(&bash.stdout).into_owned();
-    assert_eq!(text, "--memory\n", "{}", stderr(&bash));
 }

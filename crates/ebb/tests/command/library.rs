@@ -114,6 +114,34 @@ fn programs_that_root_starts_as_another_user_load_the_library() {
     assert_eq!(stderr(&output), "");
 }
 
+/// Whatever the user's mask says; `ebb doctor` writes it where the user may not page.
+#[test]
+fn an_ordinary_users_library_is_for_that_user_alone() {
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    if !cfg!(embedded) {
+        return println!("skipped: pending: this ebb was built without EBB_EMBED");
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let script = "umask 0; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$0\" doctor";
+    let output = Command::new("timeout")
+        .args(["-k1", "60", "sh", "-c", script])
+        .arg(alone(dir.path(), "alone"))
+        .env("XDG_CACHE_HOME", dir.path().join("cache"))
+        .output()
+        .unwrap();
+    let place = dir.path().join("cache/ebb");
+    let inside = fs::read_dir(&place).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    let hash = inside.map(|entry| entry.unwrap().path()).next().unwrap();
+    let library = hash.join("libebb_preload.so");
+    for ours in [&place, &hash, &library] {
+        let mode = fs::metadata(ours).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{}", ours.display());
+    }
+}
+
 /// File systems from which no program can be loaded, or to which nothing can be written.
 #[test]
 fn a_cache_that_cannot_be_used_is_refused_with_the_next_step() {

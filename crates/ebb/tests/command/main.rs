@@ -6,6 +6,7 @@ mod defaults;
 mod ending;
 mod figures;
 mod files;
+mod generated;
 mod library;
 mod loaders;
 mod options;

@@ -4,7 +4,7 @@
 
 use super::{DeviceShown, ProcessLimits, Supervisor};
 use crate::histogram::{BOUNDS_NS, Summary};
-use crate::table::{SlotNumber, Way};
+use crate::table::{Refaults, SlotNumber, Way};
 use crate::{MAX_MEMBERS, Mode, Totals};
 use ebb_engine::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
@@ -142,8 +142,7 @@ pub struct StatsShown {
     pub fault_latency: BTreeMap<String, FaultsShown>,
     /// Swap devices.
     pub devices: Vec<DeviceShown>,
-    /// Waits that more memory would have spared the process that waited most, or the processes that had its place
-    /// after one another. It rises.
+    /// Waits that more memory would have spared the processes that waited most. It rises.
     #[serde(default)]
     pub more: Vec<MoreShown>,
     /// The map of each device, in the order of `devices`.
@@ -234,12 +233,12 @@ impl Supervisor {
     fn more_shown(&self) -> Vec<MoreShown> {
         let used = SlotNumber::all().filter(|slot| self.used[slot.index()]);
         let refaults = used.map(|slot| &self.table.slot(slot).refaults);
-        let most = refaults.max_by_key(|refaults| refaults.sum());
-        let spared = most.map_or_else(Vec::new, |refaults| refaults.spared());
-        let shown = spared.into_iter().map(|(frames, spared_ns)| MoreShown {
-            bytes: frames * PAGE_SIZE as u64,
-            spared_ns,
-        });
+        let shown = Refaults::spared(refaults)
+            .into_iter()
+            .map(|(frames, spared_ns)| MoreShown {
+                bytes: frames * PAGE_SIZE as u64,
+                spared_ns,
+            });
         shown.collect()
     }
 

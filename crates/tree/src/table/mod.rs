@@ -35,6 +35,7 @@ pub use device::{Answer, DeviceState};
 pub(crate) use limits::LimitWords;
 pub use limits::Limits;
 pub use pools::PoolLimit;
+pub(crate) use refaults::Refaults;
 pub(crate) use slot::{Named, Slot, StateWord};
 pub use slot::{SlotNumber, SlotState};
 
