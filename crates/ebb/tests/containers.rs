@@ -8,7 +8,7 @@ mod common;
 use common::{cannot_page, ebb, lacks};
 use ebb_harness::MIB;
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
-use ebb_harness::job::Job;
+use ebb_harness::job::{Job, Outcome};
 use ebb_harness::tools;
 use std::ffi::OsString;
 use std::fs;
@@ -103,26 +103,64 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs /usr/bin/
 
 /// Needs some 240 MiB; without --memory the budget follows from the limit.
 const PROGRAM: &str = "print(sum(list(range(6_000_000))))";
+const SUM: &[u8] = b"17999997000000\n";
+
+/// Whether no job can be confined here, which is said.
+fn cannot_confine() -> bool {
+    if !ebb_harness::is_root() {
+        println!("skipped: needs root");
+        return true;
+    }
+    let why = cgroup::unavailable();
+    if let Some(why) = &why {
+        println!("skipped: no memory cgroup: {why}");
+    }
+    why.is_some()
+}
+
+/// Copies the command under test and its library.
+fn copy_ebb(folder: &Path) {
+    for file in ["ebb", "libebb_preload.so"] {
+        fs::copy(ebb().with_file_name(file), folder.join(file)).unwrap();
+    }
+}
+
+/// Runs it in a cgroup of so many bytes.
+fn run_within(memory: u64, job: &Job) -> Outcome {
+    let group = Cgroup::new(memory, KernelSwap::Forbidden).unwrap();
+    job.run(Some(&group)).unwrap()
+}
+
+/// The program is killed alone, and finishes under `ebb`. Without the device nothing starts, and the next step names
+/// the device.
+#[track_caller]
+fn assert_finishes_under_ebb(
+    device: &str,
+    alone: impl Fn(&str) -> Outcome,
+    under: impl Fn(&str) -> Outcome,
+) {
+    let alone = alone(device);
+    assert!(alone.kills > 0, "{}\n{}", alone.ending(), alone.stderr);
+    let managed = under(device);
+    assert!(managed.ok(), "{}\n{}", managed.ending(), managed.stderr);
+    assert_eq!(managed.stdout, SUM);
+    assert_eq!(managed.kills, 0, "{}", managed.stderr);
+    let refused = under("");
+    assert_eq!(refused.status.and_then(|status| status.code()), Some(125));
+    assert!(refused.stderr.contains(device), "{}", refused.stderr);
+}
 
 #[test]
 fn a_container_with_the_device_and_no_more() {
-    if cannot_page() {
+    if cannot_page() || cannot_confine() {
         return;
-    }
-    if !ebb_harness::is_root() {
-        return println!("skipped: needs root");
-    }
-    if let Some(why) = cgroup::unavailable() {
-        return println!("skipped: no memory cgroup: {why}");
     }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let open = |path: &Path| {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     };
     open(dir.path());
-    for file in ["ebb", "libebb_preload.so"] {
-        fs::copy(ebb().with_file_name(file), dir.path().join(file)).unwrap();
-    }
+    copy_ebb(dir.path());
     let dev = dir.path().join("dev");
     fs::create_dir(&dev).unwrap();
     let program = ["/usr/bin/python3", "-c", PROGRAM];
@@ -138,24 +176,19 @@ fn a_container_with_the_device_and_no_more() {
             .env("DEVICE", device)
             .env("TMPDIR", dir.path())
             .env("HOME", "/nonexistent");
-        let group = Cgroup::new(160 * MIB, KernelSwap::Forbidden).unwrap();
-        job.run(Some(&group)).unwrap()
+        run_within(160 * MIB, &job)
     };
     let ebb = dir.path().join("ebb");
     let under = [&[ebb.to_str().unwrap(), "run", "--"][..], &program].concat();
-    let alone = run("userfaultfd", &program);
-    assert!(alone.kills > 0, "{}\n{}", alone.ending(), alone.stderr);
-    let managed = run("userfaultfd", &under);
-    assert!(managed.ok(), "{}\n{}", managed.ending(), managed.stderr);
-    assert_eq!(managed.kills, 0, "{}", managed.stderr);
-    // Without the device nothing starts, and the next step is named.
-    let refused = run("", &under);
-    assert_eq!(refused.status.and_then(|status| status.code()), Some(125));
-    assert!(refused.stderr.contains("userfaultfd"), "{}", refused.stderr);
+    assert_finishes_under_ebb(
+        "userfaultfd",
+        |device| run(device, &program),
+        |device| run(device, &under),
+    );
 }
 
-/// What podman starts from for an ordinary user, in namespaces that go with the test: the devices, and a root that has
-/// the machine's programs. Podman may not limit memory without a session of systemd: the cgroup around it does.
+/// Starts podman as an ordinary user, in namespaces that go with the test, with the devices and a root that has the
+/// machine's programs. Podman may not limit memory without a session of systemd: the cgroup around it does.
 const PODMAN: &str = r#"
 set -e
 dir="$0" root="$0/root"
@@ -193,14 +226,8 @@ fn entrypoint() -> String {
 
 #[test]
 fn a_rootless_container_of_podman() {
-    if cannot_page() || lacks("podman") || lacks("runc") {
+    if cannot_page() || lacks("podman") || lacks("runc") || cannot_confine() {
         return;
-    }
-    if !ebb_harness::is_root() {
-        return println!("skipped: needs root");
-    }
-    if let Some(why) = cgroup::unavailable() {
-        return println!("skipped: no memory cgroup: {why}");
     }
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let place = |name: &str| dir.path().join(name);
@@ -209,9 +236,7 @@ fn a_rootless_container_of_podman() {
         fs::create_dir(place(name)).unwrap();
         chown(place(name), Some(65534), Some(65534)).unwrap();
     }
-    for file in ["ebb", "libebb_preload.so"] {
-        fs::copy(ebb().with_file_name(file), place("bin").join(file)).unwrap();
-    }
+    copy_ebb(&place("bin"));
     let run = |entrypoint: &str, device: &str| {
         let front = ["unshare", "--mount", "--pid", "--fork", "--kill-child"];
         let front = front.into_iter().chain(["sh", "-c", PODMAN]);
@@ -221,19 +246,11 @@ fn a_rootless_container_of_podman() {
             .time_limit(Duration::from_secs(100))
             .env("ENTRYPOINT", entrypoint)
             .env("OPTIONS", device);
-        let group = Cgroup::new(192 * MIB, KernelSwap::Forbidden).unwrap();
-        job.run(Some(&group)).unwrap()
+        run_within(192 * MIB, &job)
     };
-    const DEVICE: &str = "--device /dev/userfaultfd";
-    let alone = run("", DEVICE);
-    assert!(alone.kills > 0, "{}\n{}", alone.ending(), alone.stderr);
-    let managed = run(&entrypoint(), DEVICE);
-    assert!(managed.ok(), "{}\n{}", managed.ending(), managed.stderr);
-    assert_eq!(managed.stdout, b"17999997000000\n");
-    assert_eq!(managed.kills, 0, "{}", managed.stderr);
-    // Without the device nothing starts, and the next step is named.
-    let refused = run(&entrypoint(), "");
-    assert_eq!(refused.status.and_then(|status| status.code()), Some(125));
-    let said = refused.stderr;
-    assert!(said.contains("--device /dev/userfaultfd"), "{said}");
+    assert_finishes_under_ebb(
+        "--device /dev/userfaultfd",
+        |device| run("", device),
+        |device| run(&entrypoint(), device),
+    );
 }

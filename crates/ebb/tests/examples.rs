@@ -66,7 +66,7 @@ fn assert_runs(line: &[String]) {
     assert_eq!(printed, SUM, "{line:?}: {said}");
 }
 
-/// What a shell prints that finds the command under test as `ebb`.
+/// The output of a script, in a shell that finds the command under test as `ebb`.
 #[track_caller]
 fn in_a_shell(script: &str) -> String {
     let path = std::env::var("PATH").unwrap_or_default();
@@ -81,7 +81,7 @@ fn in_a_shell(script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a newcomer types first. Other trees may run meanwhile: `ebb top` is told which.
+/// A newcomer types these lines first. Other trees may run meanwhile: `ebb top` is told which.
 #[test]
 fn the_readmes_first_line_and_see_it_work() {
     if cannot_page() {

@@ -350,7 +350,7 @@ fn top_in_a_terminal() {
     terminal.key("q");
     terminal.until("ended 0");
     drop((tree, other));
-    // What was shown is shown again, up to its last picture.
+    // The recording shows the same again, up to its last picture.
     let terminal = Terminal::run(&format!("NO_COLOR=1 {ebb} top --replay {recording}"));
     terminal.until("PAUSED");
     let screen = terminal.until("of 40M");
@@ -698,7 +698,7 @@ fn the_summary_says_what_more_memory_would_have_spared_two_processes() {
     assert_spares("2");
 }
 
-/// What a budget would spare can be told; and it is seen whether it does.
+/// The summary names a budget and the waits that it would spare; a run with that budget shows whether it does.
 #[track_caller]
 fn assert_spares(processes: &str) {
     if cannot_page() {

@@ -1,5 +1,5 @@
-//! What `ebb generate` writes, from the one definition of the options: man pages, and completions that each shell
-//! loads and answers from.
+//! `ebb generate` writes man pages and completions, from the one definition of the options. Each shell loads its own and
+//! answers from it.
 
 use super::common::{ebb, lacks};
 use super::stderr;
@@ -17,7 +17,7 @@ fn generate(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a shell prints that runs a script, with these words.
+/// The output of a script that a shell runs with these words.
 fn said(shell: &str, options: &[&str], script: &str, words: &[&Path]) -> String {
     let mut command = Command::new("timeout");
     command.args(["-k1", "60", shell]).args(options);

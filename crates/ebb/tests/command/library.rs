@@ -114,7 +114,7 @@ fn programs_that_root_starts_as_another_user_load_the_library() {
     assert_eq!(stderr(&output), "");
 }
 
-/// Whatever the user's mask says; `ebb doctor` writes it where the user may not page.
+/// The user's mask changes nothing. `ebb doctor` writes the library where the user may not page.
 #[test]
 fn an_ordinary_users_library_is_for_that_user_alone() {
     if !ebb_harness::is_root() {

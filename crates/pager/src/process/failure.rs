@@ -81,9 +81,9 @@ impl<K: Kernel> Context<K> {
     /// Ends with the program, if that has ended or has become another.
     pub fn leave_with_program(&self) {
         if let Some(gone) = self.kernel.program_is_gone() {
-            // The audit waits for a lock that idle work may hold.
-            self.services.compete(true);
             if self.base.lifecycle.is_auditing() {
+                // The audit waits for a lock that idle work may hold.
+                self.services.compete(true);
                 self.audit();
             }
             self.leave(exit_with(gone));
