@@ -93,7 +93,7 @@ fn show(out: &mut impl Write, stats: &StatsShown) -> Result<()> {
         "pool     {}; {data} of pages, compressed to {compressed}",
         human(stats.pool_bytes)
     )?;
-    let (some, full) = stats.pressure_ns();
+    let (some, full) = (stats.some_ns, stats.full_ns);
     writeln!(out, "waited   some {}, full {}", time(some), time(full))?;
     for device in &stats.devices {
         let (used, size) = (human(device.used_bytes), human(device.size_bytes));

@@ -54,12 +54,11 @@ impl Collector for Figures {
         for (way, faults) in &stats.fault_latency {
             put(&mut of, &[("way", way)], &ConstCounter::new(faults.count))?;
         }
-        const SOME: &str = "Time in which threads of a process waited for a page, of all processes";
-        const FULL: &str = "The part of it in which no thread of that process ran";
-        let (some, full) = stats.pressure_ns();
+        const SOME: &str = "Time in which a thread of the tree waited for a page";
+        const FULL: &str = "The part of it in which no thread of the tree ran";
         for (name, help, ns) in [
-            ("ebb_pressure_memory_waiting", SOME, some),
-            ("ebb_pressure_memory_stalled", FULL, full),
+            ("ebb_pressure_memory_waiting", SOME, stats.some_ns),
+            ("ebb_pressure_memory_stalled", FULL, stats.full_ns),
         ] {
             let of = encoder.encode_descriptor(name, help, seconds, counter)?;
             ConstCounter::new(ns as f64 / SECOND).encode(of)?;

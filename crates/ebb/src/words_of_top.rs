@@ -2,9 +2,9 @@
 
 /// Definitions, one a line.
 pub const WORDS: &str = "\
-some     share of time in which a thread of a process waited for a page
-full     the part of it in which no thread of that process ran meanwhile
-         of several processes: the sum, so 200% is all the time of two
+some     share of time in which a thread of the tree waited for a page
+full     the part of it in which no thread of the tree ran meanwhile
+         where several processes wait, estimated from each one's
 zero     faults on memory never touched before
 cache    on pages still in memory;  pool, device: on pages from there
 DATA, COMPR, TOTAL  pages in the pool, compressed, the memory it takes

@@ -63,11 +63,7 @@ fn stats_of_a_running_tree_as_text_and_json() {
         "{stats}"
     );
 
-    let counters = &stats["counters"];
-    let (some, full) = (
-        number(&counters["psi_some_ns"]),
-        number(&counters["psi_full_ns"]),
-    );
+    let (some, full) = (number(&stats["some_ns"]), number(&stats["full_ns"]));
     assert!(some > 0 && full <= some, "{stats}");
     for way in latency.values() {
         let counts = way["counts"].as_array().unwrap();
@@ -687,6 +683,48 @@ kept = bytearray((64 << 20) // many)
 for at in range(0, len(kept), 4096): kept[at:at + 64] = os.urandom(64)
 for _ in range(40_000 // many): kept[random.randrange(len(kept) >> 12) << 12] ^= 1
 if child: os.waitpid(child, 0)";
+
+/// Two processes wait for a slow device most of the time, so their waits overlap: the tree's count once.
+#[test]
+fn waits_of_two_processes_at_once_count_once_for_the_tree() {
+    if cannot_page() {
+        return;
+    }
+    let slow = "delay=1/1:500us";
+    let tree = Tree::start_faulty("40M", &["a"], "fork", &["--pool", "none"], slow);
+    tree.until_used(0, 2);
+    let sample = || {
+        let json = asked(&["stats", &tree.pid, "--json"]);
+        let stats: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        let each: Vec<u64> = [&tree.pid, &tree.second]
+            .map(|pid| {
+                let mut members = stats["members"].as_array().unwrap().iter();
+                let member = members
+                    .find(|m| m["pid"].as_u64() == pid.parse().ok())
+                    .expect("a member");
+                member["some_ns"].as_u64().unwrap()
+            })
+            .to_vec();
+        let of_tree = ["some_ns", "full_ns"].map(|name| stats[name].as_u64().unwrap());
+        (Instant::now(), each, of_tree)
+    };
+    let (from, each_before, tree_before) = sample();
+    std::thread::sleep(Duration::from_secs(3));
+    let (to, each, of_tree) = sample();
+    let passed = (to - from).as_secs_f64();
+    let share = |to: u64, from: u64| (to - from) as f64 / 1e9 / passed;
+    let each: Vec<f64> = each
+        .iter()
+        .zip(&each_before)
+        .map(|(to, from)| share(*to, *from))
+        .collect();
+    let [some, full] = [0, 1].map(|n| share(of_tree[n], tree_before[n]));
+    println!("waited: each {each:?}, the tree some {some}, full {full}");
+    let (most, sum) = (each[0].max(each[1]), each[0] + each[1]);
+    assert!(sum > 1.2, "both wait for long: {each:?}");
+    assert!((most - 0.1..1.05).contains(&some), "{some} of {each:?}");
+    assert!(full <= some && full > sum - 1.3, "{full} of {each:?}");
+}
 
 #[test]
 fn the_summary_says_what_more_memory_would_have_spared() {

@@ -27,7 +27,7 @@ pub struct Rates {
     pub faults: [f64; 4],
     /// Threads that waited for a page, on average.
     pub waiting: f64,
-    /// Share of time in which threads of a process waited, some and all; of several processes the sum.
+    /// Share of time in which threads waited, some and all.
     pub some: f64,
     pub full: f64,
     /// Bytes read from and written to devices.
@@ -50,13 +50,12 @@ impl Rates {
         let change = |way, of: fn(FaultsShown) -> u64| {
             of(now.faults(way)).saturating_sub(of(before.faults(way)))
         };
-        let (pressure, pressure_before) = (now.pressure_ns(), before.pressure_ns());
         let waited: u64 = WAYS.iter().map(|way| change(way, |f| f.sum_ns)).sum();
         Self {
             faults: WAYS.map(|way| change(way, |f| f.count) as f64 / seconds),
             waiting: share(waited, 0, seconds),
-            some: share(pressure.0, pressure_before.0, seconds),
-            full: share(pressure.1, pressure_before.1, seconds),
+            some: share(now.some_ns, before.some_ns, seconds),
+            full: share(now.full_ns, before.full_ns, seconds),
             read: pages("pswpin") / seconds,
             written: pages("pswpout") / seconds,
         }

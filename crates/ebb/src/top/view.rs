@@ -41,10 +41,11 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
         Layout::vertical(parts).areas(area);
     let paused = if state.paused { "  PAUSED" } else { "" };
     let mode = paging(now.stats.paged);
+    let members = now.stats.members.len();
     let text = format!(
-        "ebb top: tree {}, {} processes, {mode}{paused}",
+        "ebb top: tree {}, {members} {}, {mode}{paused}",
         now.pid,
-        now.stats.members.len()
+        if members == 1 { "process" } else { "processes" }
     );
     frame.render_widget(
         Line::styled(text, Style::new().add_modifier(Modifier::BOLD)),
@@ -216,19 +217,13 @@ fn draw_waiting(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let rates = state.rates();
     let (some, full) = state.pressure();
     let percent = |share: f64| (share * 100.0).round();
-    let of = match state.now().map_or(0, |now| now.stats.members.len()) {
-        0 | 1 => " of the time".to_owned(),
-        processes => format!(", sums of {processes} processes"),
-    };
     let title = format!(
-        "waiting some {}%, full {}%{of}; {:.2} threads on average",
+        "waiting some {}%, full {}% of the time; {:.2} threads on average",
         percent(rates.some),
         percent(rates.full),
         rates.waiting
     );
     frame.render_widget(Line::raw(title), Rect { height: 1, ..area });
-    // One scale for both, and the same from second to second as long as one process waits.
-    let top = some.iter().copied().max().unwrap_or(0).max(100);
     for (line, (name, shares)) in [("some", &some), ("full", &full)].into_iter().enumerate() {
         let row = Rect {
             y: area.y + 1 + line as u16,
@@ -242,9 +237,7 @@ fn draw_waiting(frame: &mut Frame<'_>, area: Rect, state: &State) {
             ..row
         };
         let newest = shares.len().saturating_sub(graph.width as usize);
-        let heights = shares[newest..]
-            .iter()
-            .map(|share| *share as f64 / top as f64);
+        let heights = shares[newest..].iter().map(|share| *share as f64 / 100.0);
         let style = coloured(state.colour, Color::Yellow);
         frame.render_widget(Line::styled(bars(heights), style), graph);
     }

@@ -15,8 +15,7 @@
 //! That is exact for a process of one thread, where `full` is `some`. Where several threads run at once while nobody
 //! waits, it says too little. The window in which a process ends is not counted.
 //!
-//! Not here: the sums over a tree, which the supervisor makes of each process's counters. They may exceed the time that
-//! passed, as processors' times do.
+//! Not here: the figures of a tree, which the supervisor finds from those of its processes (`supervisor/pressure.rs`).
 
 use ebb_sys::paging::Time;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

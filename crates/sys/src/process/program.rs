@@ -12,7 +12,7 @@
 //!
 //! Not here: which other processes use the memory (children of `vfork`).
 
-use crate::kernel::{futex, raw};
+use crate::kernel::{clock, futex, raw};
 use crate::{Errno, memory, proc};
 use libc::c_long;
 use std::ops::ControlFlow::{Break, Continue};
@@ -104,14 +104,7 @@ pub fn pidfd() -> Option<BorrowedFd<'static>> {
 
 /// Processor time that the program's threads have used; none if it has ended.
 pub fn time() -> Option<Duration> {
-    /// The clock of a process's scheduled time (`CPUCLOCK_SCHED`), beside the number in the upper bits.
-    const SCHEDULED: i64 = 2;
-    let clock = !i64::from(pid()) << 3 | SCHEDULED;
-    let mut time = [0i64; 2];
-    let args = [clock, time.as_mut_ptr() as c_long, 0, 0, 0, 0];
-    // SAFETY: the kernel writes two words of ours, a `timespec`.
-    unsafe { raw::checked(libc::SYS_clock_gettime, args).ok()? };
-    Some(Duration::new(time[0] as u64, time[1] as u32))
+    clock::of_process(pid())
 }
 
 /// How a program let its memory go.

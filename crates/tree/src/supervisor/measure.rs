@@ -157,6 +157,7 @@ impl Supervisor {
         let suspected = self.measurements.sharing.suspected();
         self.table.suspected.store(suspected.unwrap_or(-1), SeqCst);
         self.correct_drift();
+        self.count_pressure();
         let above = self.reduce_budget();
         let room = self.apply_limit(above);
 

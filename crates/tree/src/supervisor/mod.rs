@@ -8,6 +8,7 @@
 //!          faults in memory whose process has ended                    (orphan_memory)
 //!          members whose memory the guard is to keep                   (guard)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
+//!          how long the tree waited                                    (pressure)
 //! requests show, add and remove swap devices; show and change limits   (devices, limits)
 //!          the figures                                                 (stats)
 //! ```
@@ -32,6 +33,7 @@ mod members;
 mod orphan_memory;
 mod pace;
 mod pending_children;
+mod pressure;
 mod removal;
 mod sharing;
 mod stats;
@@ -55,6 +57,7 @@ use managed_process::ManagedProcess;
 use measure::Measurements;
 use orphan_memory::OrphanMemory;
 use pending_children::PendingChild;
+use pressure::TreePressure;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -185,6 +188,7 @@ pub struct Supervisor {
     used: Vec<bool>,
     joined: u64,
     measurements: Measurements,
+    pressure: TreePressure,
     due: Instant,
     /// The budgets that can be given.
     budgets: RangeInclusive<u64>,
@@ -315,6 +319,7 @@ impl Supervisor {
             used: vec![false; MAX_MEMBERS],
             joined: 0,
             measurements: Measurements::new(),
+            pressure: TreePressure::default(),
             due: Instant::now(),
             budgets: setup.budgets,
             reduction: None,

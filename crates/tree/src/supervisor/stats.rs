@@ -136,6 +136,12 @@ pub struct StatsShown {
     pub paged: bool,
     /// Processes that joined so far.
     pub processes: u64,
+    /// Time in which at least one thread of the tree waited for a page.
+    #[serde(default)]
+    pub some_ns: u64,
+    /// The part of it in which no thread of the tree's ran.
+    #[serde(default)]
+    pub full_ns: u64,
     /// Counters by name, of all processes that ever were in the tree.
     pub counters: BTreeMap<String, u64>,
     /// Faults by way, of the same processes.
@@ -174,11 +180,6 @@ impl StatsShown {
             .sum()
     }
 
-    /// Nanoseconds in which threads waited: at least one, and all that could run, summed over the processes.
-    pub fn pressure_ns(&self) -> (u64, u64) {
-        (self.counter("psi_some_ns"), self.counter("psi_full_ns"))
-    }
-
     /// A counter by its name; 0 where there is none.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
@@ -207,6 +208,8 @@ impl Supervisor {
             peak_pool_bytes: totals.peak_pool_bytes.max(limits.pool_bytes),
             paged: totals.mode == Mode::Paging,
             processes: totals.processes,
+            some_ns: self.pressure.some_ns,
+            full_ns: self.pressure.full_ns,
             counters,
             fault_latency: by_way(&totals),
             devices: self.devices(),
