@@ -33,14 +33,30 @@ struct Mutants {
 #[derive(Deserialize)]
 struct Mutant {
     name: String,
-    file: String,
-    find: String,
-    plant: String,
+    #[serde(flatten)]
+    edit: Edit,
+    /// More of it, where a second safety would hide the first edit.
+    #[serde(default)]
+    also: Vec<Edit>,
     /// A test that finds it, as `cargo test` takes it; none: the simulator does.
     test: Option<Vec<String>>,
     /// Flag: the test is a loom model.
     #[serde(default)]
     loom: bool,
+}
+
+/// A place where it is planted.
+#[derive(Deserialize)]
+struct Edit {
+    file: String,
+    find: String,
+    plant: String,
+}
+
+impl Mutant {
+    fn edits(&self) -> impl Iterator<Item = &Edit> {
+        std::iter::once(&self.edit).chain(&self.also)
+    }
 }
 
 /// How a defect was found.
@@ -104,11 +120,11 @@ impl Field {
         let top = project.join("target/mutants");
         let (tree, target) = (top.join("tree"), top.join("target"));
         copy_tree(&project, &tree)?;
-        for mutant in mutants {
+        for edit in mutants.iter().flat_map(Mutant::edits) {
             // A run that was ended has left its defect behind.
-            let text = fs::read_to_string(project.join(&mutant.file))?;
-            if fs::read_to_string(tree.join(&mutant.file))? != text {
-                fs::write(tree.join(&mutant.file), text)?;
+            let text = fs::read_to_string(project.join(&edit.file))?;
+            if fs::read_to_string(tree.join(&edit.file))? != text {
+                fs::write(tree.join(&edit.file), text)?;
             }
         }
         let built = build(&tree, &target, "dev", false)?;
@@ -126,20 +142,25 @@ impl Field {
 
     /// Plants a defect and looks for it; none: it was not found.
     fn plant(&self, mutant: &Mutant) -> Result<Option<Found>> {
-        let text = fs::read_to_string(self.project.join(&mutant.file))?;
-        let places = text.matches(&mutant.find).count();
-        ensure!(
-            places == 1,
-            "{} holds what is to be replaced {places} times",
-            mutant.file
-        );
-        let file = self.tree.join(&mutant.file);
-        fs::write(&file, text.replace(&mutant.find, &mutant.plant))?;
+        for edit in mutant.edits() {
+            let file = self.tree.join(&edit.file);
+            let text = fs::read_to_string(&file)?;
+            let places = text.matches(&edit.find).count();
+            ensure!(
+                places == 1,
+                "{} holds what is to be replaced {places} times",
+                edit.file
+            );
+            fs::write(file, text.replace(&edit.find, &edit.plant))?;
+        }
         let found = match &mutant.test {
             Some(test) => self.test(test, mutant.loom),
             None => self.simulate(),
         };
-        fs::write(&file, text)?;
+        for edit in mutant.edits() {
+            let text = fs::read_to_string(self.project.join(&edit.file))?;
+            fs::write(self.tree.join(&edit.file), text)?;
+        }
         found
     }
 

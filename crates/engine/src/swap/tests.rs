@@ -149,7 +149,11 @@ pub(super) struct Faulty {
     writes: AtomicU32,
     /// The slots said to be read soon, since the last look.
     expected: std::sync::Mutex<Vec<std::ops::Range<u64>>>,
+    /// The work of another thread while the next read is under way.
+    meanwhile: std::sync::Mutex<Option<Meanwhile>>,
 }
+
+type Meanwhile = Box<dyn FnOnce() + Send>;
 
 fn take_bit(bits: &AtomicU32) -> bool {
     let now = bits.load(Relaxed);
@@ -186,6 +190,11 @@ impl Store for Faulty {
     }
     fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
         self.take_time();
+        // Not under the lock: it reads, too.
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
         if self.gone.load(Relaxed) {
             return results.fill(Err(IoError::Device));
         }
@@ -257,6 +266,7 @@ fn faulty(clusters: usize, world: &Arc<World>) -> Arc<Faulty> {
         writing: AtomicU32::new(0),
         writes: AtomicU32::new(0),
         expected: Default::default(),
+        meanwhile: Default::default(),
     })
 }
 
@@ -561,6 +571,32 @@ fn a_drained_device_goes_into_the_pool_if_all_of_it_may() {
     }
     swap.check();
     assert_eq!(swap.memory().pool_data_bytes, 0);
+}
+
+/// A drain moves a page while it is read, and its slot is another's by the time the data is there.
+#[test]
+fn a_page_that_moves_while_it_is_read_is_looked_for_again() {
+    let rig = rig(small(CodecKind::None), Some(2));
+    let (swap, cpu) = (&rig.swap, Cpu(0));
+    let content = page(7, 300);
+    let entry = swap.store(cpu, GroupId(0), &[&content]).unwrap();
+    let devices = swap.devices.clone().unwrap();
+    devices
+        .add(faulty(2, &rig.world), DeviceSpec::default(), None)
+        .unwrap();
+    let (device, moves) = (rig.device.clone().unwrap(), devices.clone());
+    let overwritten = device.clone();
+    *device.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        while moves.drain_step(Cpu(1), DeviceId(0), 64).unwrap() != Drain::Done {}
+        overwritten.data.lock().unwrap().fill(0xee);
+    }));
+    let mut out = [0; PAGE_SIZE];
+    let loaded = swap.load(cpu, entry, &mut out, true);
+    assert!(device.meanwhile.lock().unwrap().is_none(), "it was read");
+    assert_eq!(loaded, Ok(Source::Device));
+    assert!(out == content);
+    assert_eq!(rig.counters.checksum_error.get(), 0);
+    swap.check();
 }
 
 /// A drain may meet a device that cannot be written: its slots leave service, and it does.
