@@ -63,6 +63,7 @@ impl Devices {
             });
         }
         assert_eq!(sums.used, self.used(device), "device {id}: used slots");
+        assert_eq!(sums.bad, device.bad(), "device {id}: bad slots");
         let lists = device.lists();
         assert_eq!(sums.tables, lists.tables, "device {id}: bytes of tables");
         assert_eq!(sums.held, lists.held, "device {id}: clusters held");
@@ -99,6 +100,8 @@ impl Devices {
 #[derive(Default)]
 struct Sums {
     used: u32,
+    /// Slots out of service, those past the end left out.
+    bad: u32,
     /// Bytes of tables.
     tables: usize,
     /// Clusters that are not absent.
@@ -112,6 +115,7 @@ impl Sums {
     fn add(&mut self, cluster: &Cluster, past_end: u32) {
         let table = cluster.table.as_ref();
         self.used += u32::from(cluster.count - table.map_or(0, |t| t.gone()));
+        self.bad += table.map_or(0, |t| u32::from(t.bad()));
         self.tables += table.map_or(0, Table::bytes);
         if cluster.state != ClusterState::Absent {
             self.present += 1;
@@ -120,6 +124,7 @@ impl Sums {
         self.held += u64::from(cluster.state.is_ours());
         if table.is_some() && cluster.state != ClusterState::Inherited {
             self.used -= past_end;
+            self.bad -= past_end;
         }
     }
 }

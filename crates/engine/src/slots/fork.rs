@@ -5,6 +5,7 @@ use super::Devices;
 use super::cluster::{ClusterState, FROZEN};
 use super::device::{Device, Requeue};
 use crate::locks::lock;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::Cpu;
 
 impl Devices {
@@ -51,6 +52,7 @@ impl Devices {
                 if cluster.table.as_ref().is_some_and(|t| t.bad() > 0) {
                     let bad = cluster.release_bad() - device.past_end(c);
                     device.count(-(bad as i64));
+                    device.bad.fetch_sub(bad as u32, Relaxed);
                 }
                 if cluster.count > 0 {
                     device.set_state(

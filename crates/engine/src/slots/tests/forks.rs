@@ -121,8 +121,10 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     devices.give(A, run(1024, 512)).unwrap();
     devices.bad_slot(A, id, SlotIndex(513)).unwrap();
     devices.give(A, run(512, 1)).unwrap();
+    assert_eq!(devices.usage()[0].bad, 1);
     devices.fork_child();
     devices.check();
+    assert_eq!(devices.usage()[0].bad, 0, "it is the parent's");
     assert_eq!(
         *lender.stopped.lock().unwrap(),
         [2],
