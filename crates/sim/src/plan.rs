@@ -56,8 +56,11 @@ impl Plan {
             true => 1 + stream.below(5),
             false => 0,
         };
+        // A process forks with nearly all of its memory there, or with much of it swapped out, which the child reads.
+        let pressed = forks > 0 && stream.percent(50);
         // Copies of processes take room.
-        let budget = [512, 768, 1024, 2048][stream.below(4)] * if forks > 0 { 4 } else { 1 };
+        let copies = if forks > 0 && !pressed { 4 } else { 1 };
+        let budget = [512, 768, 1024, 2048][stream.below(4)] * copies;
         let codec = codec(stream);
         let devices = devices(stream, codec);
         let mut sometimes = |percent: usize, most: u32| -> Rate {
@@ -91,6 +94,7 @@ impl Plan {
             writes: 10 + part(90, 70),
             most: match forks {
                 0 => budget as usize * 3 / 2 + part(100, 2 * budget as usize),
+                _ if pressed => budget as usize * 3 / 4 + part(100, budget as usize),
                 _ => budget as usize / 3,
             },
             dies_after: match part(15, 1500) {
@@ -122,8 +126,9 @@ impl Plan {
     pub fn may_run_out(&self) -> bool {
         let room: usize = self.devices.iter().map(|d| d.slots).sum();
         let fails = self.devices.iter().any(|d| !d.faults.is_empty());
-        // Noise does not compress.
-        fails || self.disturbances.no_page > 0 || room < 2 * self.mix.most
+        // Noise does not compress. Two children may copy what their parent has, and each has children of its own.
+        let processes = if self.mix.forks > 0 { 6 } else { 2 };
+        fails || self.disturbances.no_page > 0 || room < processes * self.mix.most
     }
 
     /// Whether pages may be lost.
