@@ -56,11 +56,7 @@ impl Plan {
             true => 1 + stream.below(5),
             false => 0,
         };
-        // A process forks with nearly all of its memory there, or with much of it swapped out, which the child reads.
-        let pressed = forks > 0 && stream.percent(50);
-        // Copies of processes take room.
-        let copies = if forks > 0 && !pressed { 4 } else { 1 };
-        let budget = [512, 768, 1024, 2048][stream.below(4)] * copies;
+        let (pressed, budget) = budget(stream, forks);
         let codec = codec(stream);
         let devices = devices(stream, codec);
         let mut sometimes = |percent: usize, most: u32| -> Rate {
@@ -140,6 +136,14 @@ impl Plan {
         };
         self.devices.iter().any(loses)
     }
+}
+
+/// Whether programs that fork do it with much swapped out, which the child reads, and the budget.
+fn budget(stream: &mut Stream, forks: usize) -> (bool, u64) {
+    let pressed = forks > 0 && stream.percent(50);
+    // Copies of processes take room.
+    let copies = if forks > 0 && !pressed { 4 } else { 1 };
+    (pressed, [512, 768, 1024, 2048][stream.below(4)] * copies)
 }
 
 fn codec(stream: &mut Stream) -> Codec {
