@@ -262,7 +262,7 @@ sees() {{
         "$0" top --once > ~/top
         kill $run; wait $run || :
         cat ~/top >&2
-        grep -q "1 processes, it pages" ~/top && grep -q "of 120M" ~/top' "$1" '{STAYS}'
+        grep -q "1 process, it pages" ~/top && grep -q "of 120M" ~/top' "$1" '{STAYS}'
 }}
 in_root sh -c 'cd /tmp && apt-get install -y ./ebbtide_*_amd64.deb' >&2
 settings="$root/etc/sysctl.d/60-ebbtide.conf"
