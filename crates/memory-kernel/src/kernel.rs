@@ -212,9 +212,19 @@ impl<T: Threads> MemoryKernel<T> {
         }
     }
 
-    /// In the copy that the host made.
+    /// In the copy that the host made. Host memory that a child has no copy of goes, too: the pager must not read it.
     pub fn become_child(&self) {
-        self.lock().become_child();
+        let mut tables = self.lock();
+        for (start, len, in_child) in tables.own_memory() {
+            match in_child {
+                InChild::Copied => {}
+                // SAFETY: host memory of this kernel's own, to which the pager of a child has no reference.
+                InChild::Absent => drop(unsafe { ebb_sys::memory::munmap(start, len) }),
+                // SAFETY: the same, which the pager takes to be zeros from now on.
+                InChild::Wiped => unsafe { (start as *mut u8).write_bytes(0, len) },
+            }
+        }
+        tables.become_child();
     }
 
     /// The process has ended: it maps nothing any more.

@@ -170,6 +170,19 @@ impl PageTables {
         all.for_each(|(_, mapping)| f(mapping));
     }
 
+    /// Memory of the pager's own: start, bytes, and the part that a child has of it.
+    pub fn own_memory(&self) -> Vec<(usize, usize, InChild)> {
+        let own = self.mappings.iter().filter(|(_, mapping)| mapping.own);
+        let mut all: Vec<(usize, usize, InChild)> = Vec::new();
+        for (&at, mapping) in own {
+            match all.last_mut() {
+                Some(last) if last.0 + last.1 == at && last.2 == mapping.in_child => last.1 += PAGE,
+                _ => all.push((at, PAGE, mapping.in_child)),
+            }
+        }
+        all
+    }
+
     /// The page tables of a forked child, whose frames are shared with these.
     pub fn child(&self) -> Self {
         let mut child = self.clone();
