@@ -128,14 +128,20 @@ impl Supervisor {
             return;
         };
         let unserved = !self.is_our_user(peer.uid) && !self.serves_other_users;
-        if unserved && !self.warned_other_user && self.is_inside(&peer) {
+        if unserved && !self.warned_other_user && self.is_inside(&peer) == Ok(true) {
             self.warn_other_user(peer.uid);
         }
         let inside = || self.is_inside(&peer);
         let kind = match self.is_our_user(peer.uid) {
-            true if inside() => PeerKind::Inside,
-            false if self.serves_other_users && inside() => PeerKind::Changed,
+            // Who joins is looked at once more.
+            true if inside() == Ok(true) => PeerKind::Inside,
             true => PeerKind::Outside,
+            false if self.serves_other_users => match inside() {
+                Ok(true) => PeerKind::Changed,
+                _ if peer.uid == 0 => PeerKind::Outside,
+                Ok(false) => return refuse(&connection, &other_user(peer.uid)),
+                Err(why) => return refuse(&connection, &why),
+            },
             false if peer.uid == 0 => PeerKind::Outside,
             false => return refuse(&connection, &other_user(peer.uid)),
         };
@@ -156,8 +162,8 @@ impl Supervisor {
         }
     }
 
-    fn is_inside(&self, peer: &Peer) -> bool {
-        peer.pid.is_some_and(|pid| self.descends(pid))
+    fn is_inside(&self, peer: &Peer) -> Result<bool, String> {
+        peer.pid.map_or(Ok(false), |pid| self.descends(pid))
     }
 
     /// If as many say nothing as may, the oldest has to go.
@@ -231,7 +237,7 @@ impl Supervisor {
     fn admit_changed(&self, joining: &Joining, uid: u32) -> Result<(), String> {
         let us = rustix::process::geteuid().as_raw();
         let admits = |above: &Process| {
-            if above.has_user(us)? && self.descends(above.pid()) {
+            if above.has_user(us)? && self.ascends_to_us(above.pid())? {
                 return Ok(Some(true));
             }
             match above.has_user(uid)? {
@@ -240,8 +246,11 @@ impl Supervisor {
                 false => Ok(Some(false)),
             }
         };
-        let admitted = ascend(|| joining.process.parent(), admits);
-        admitted.then_some(()).ok_or_else(|| other_user(uid))
+        match ascend(|| joining.process.parent(), admits) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(other_user(uid)),
+            Err(error) => Err(cannot_tell(joining.process.pid(), error)),
+        }
     }
 
     /// Whether who joins, as user `uid`, is of the tree, though its connection was not from inside; or why it may
@@ -266,7 +275,7 @@ impl Supervisor {
             let taken = self.table.state(slot).taken;
             self.table.slot(slot).named(taken) == Named::Pid(pid)
         });
-        if inside || named || self.descends(pid) {
+        if inside || named || self.descends(pid)? {
             return Ok(());
         }
         Err(format!(
@@ -274,8 +283,14 @@ impl Supervisor {
         ))
     }
 
-    /// Whether a process is ours, or descends from us or from one that is known to be of the tree.
-    fn descends(&self, pid: u32) -> bool {
+    /// Whether a process is ours, or descends from us or from one that is known to be of the tree; or why that cannot
+    /// be told.
+    fn descends(&self, pid: u32) -> Result<bool, String> {
+        self.ascends_to_us(pid)
+            .map_err(|error| cannot_tell(pid, error))
+    }
+
+    fn ascends_to_us(&self, pid: u32) -> Result<bool, Errno> {
         let us = std::process::id();
         let is_of_tree = |process: &Process| process.pid() == us || self.is_known(process);
         ascend(
@@ -315,10 +330,13 @@ pub(super) fn serves_other_users() -> bool {
 
 /// What `decide` says of the first process, from `first` on upwards, of which it says something; false if it says
 /// nothing of any. A process that ends on the way leaves its children to another, so the walk begins again.
+///
+/// # Errors
+/// No walk came to an end: the first process is gone, or EMFILE.
 fn ascend(
     first: impl Fn() -> Result<Option<Process>, Errno>,
     decide: impl Fn(&Process) -> Result<Option<bool>, Errno>,
-) -> bool {
+) -> Result<bool, Errno> {
     let walk = || -> Result<bool, Errno> {
         let mut next = first()?;
         for _ in 0..GENERATIONS {
@@ -332,7 +350,24 @@ fn ascend(
         }
         Ok(false)
     };
-    (0..MAX_WALKS).find_map(|_| walk().ok()).unwrap_or(false)
+    let mut result = walk();
+    for _ in 1..MAX_WALKS {
+        if result.is_ok() {
+            break;
+        }
+        result = walk();
+    }
+    result
+}
+
+/// A refusal that says no more than it knows: of a process that is of the tree, "another user's" would mislead.
+fn cannot_tell(pid: u32, error: Errno) -> String {
+    match error {
+        Errno::MFILE | Errno::NFILE => NO_DESCRIPTORS.into(),
+        error => {
+            format!("cannot tell whether process {pid} is of this tree: {error}; start it again")
+        }
+    }
 }
 
 fn other_user(uid: u32) -> String {
@@ -345,4 +380,34 @@ fn refuse(connection: &OwnedFd, why: &str) {
     // A hello left unread would turn our answer into a reset.
     let _ = net::recv(connection, &mut [0; 64], RecvFlags::DONTWAIT);
     let _ = net::send(connection, &protocol::refused(why), SendFlags::NOSIGNAL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_walk_that_cannot_be_made_is_no_answer() {
+        let walks = Cell::new(0);
+        let fails = |times: usize| {
+            walks.set(0);
+            let first = || {
+                walks.set(walks.get() + 1);
+                match walks.get() > times {
+                    true => Process::open(std::process::id()).map(Some),
+                    false => Err(Errno::MFILE),
+                }
+            };
+            ascend(first, |_| Ok(Some(true)))
+        };
+        assert_eq!((fails(0), walks.get()), (Ok(true), 1));
+        assert_eq!((fails(3), walks.get()), (Ok(true), 4));
+        assert_eq!(
+            (fails(usize::MAX), walks.get()),
+            (Err(Errno::MFILE), MAX_WALKS)
+        );
+        assert_eq!(cannot_tell(7, Errno::MFILE), NO_DESCRIPTORS);
+        assert!(cannot_tell(7, Errno::SRCH).contains("whether process 7 is of this tree"));
+    }
 }
