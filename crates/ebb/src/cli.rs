@@ -33,6 +33,17 @@ Where shells look for completions:
   ebb generate fish > ~/.config/fish/completions/ebb.fish
   ebb generate man ~/.local/share/man/man1";
 
+const SIZES: &str = "\
+Examples:
+  ebb size -- python3 train.py       runs it in half of what it has, and prints a table at its end
+  ebb size -m 1G -- ./solver         runs it in 1 GiB: the table begins there
+  ebb size 4711                      a program that runs under `ebb run`, as far as it has come
+
+A row is a budget for `ebb run --memory`, and the time that the program would take with it. The
+first row was measured. The others follow from pages that came back, how much memory would have
+kept them, and how long threads waited for them; FROM and TO bound them. They hold for this
+machine, and for a program that does the same again.";
+
 /// Runs programs in less memory than they need.
 ///
 /// Cold pages ebb out of RAM into a compressed pool and from there to a swap file, and come
@@ -60,6 +71,9 @@ pub enum Verb {
     Top(TopArgs),
     /// Show what a program that runs uses, its faults, and how long it waited for them
     Stats(StatsArgs),
+    /// Say how much memory a program needs, and how long it would take with less
+    #[command(after_help = SIZES)]
+    Size(SizeArgs),
     /// Print one of the engine's experiments as a table (the program `ebb-lab`)
     #[command(disable_help_flag = true)]
     Lab(LabArgs),
@@ -163,6 +177,31 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     pub command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// A command with all options left out, and without a word at its end.
+    pub fn of(command: Vec<OsString>) -> Self {
+        Self {
+            memory: None,
+            swap: Vec::new(),
+            device_choice: DeviceOrder::PerNode,
+            pool: None,
+            limits: PoolLimits {
+                max: None,
+                accept: None,
+                writeback: None,
+            },
+            stats: None,
+            metrics: None,
+            summary: Some(Switch::Off),
+            on_exhausted: None,
+            require_managed: false,
+            wrap: false,
+            eager: false,
+            command,
+        }
+    }
 }
 
 /// Which of several devices without a priority is tried first.
@@ -279,6 +318,53 @@ pub struct StatsArgs {
     /// Again after this time, until the program ends: 1s, 500ms, 5m
     #[arg(long, value_name = "TIME")]
     pub watch: Option<String>,
+}
+
+/// Options of `ebb size`.
+#[derive(Args)]
+pub struct SizeArgs {
+    /// The `ebb run`, or any process under it
+    #[arg(value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// Run COMMAND in this, as for `ebb run --memory`; half of what it turns out to have if it is left out
+    #[arg(long, short = 'm', value_name = "SIZE", conflicts_with = "pid")]
+    pub memory: Option<String>,
+
+    /// As for `ebb run`
+    #[arg(long, short = 's', value_name = "SPEC", conflicts_with = "pid")]
+    pub swap: Vec<String>,
+
+    /// As for `ebb run`
+    #[arg(long, value_name = "CODEC", conflicts_with = "pid")]
+    pub pool: Option<String>,
+
+    /// Count touched memory within 1, 10 and 60 times this
+    ///
+    /// 1s if it is left out.
+    #[arg(long, value_name = "TIME")]
+    pub interval: Option<String>,
+
+    /// A JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write the report to FILE; without it to stderr for a COMMAND, whose stdout it is, and to stdout for a PID
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Draw time against budget into FILE too, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(
+        value_name = "COMMAND",
+        last = true,
+        conflicts_with = "pid",
+        required_unless_present = "pid"
+    )]
+    pub command: Vec<OsString>,
 }
 
 /// Options of `ebb top`.

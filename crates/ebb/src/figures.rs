@@ -15,7 +15,8 @@ use std::time::Duration;
 /// # Errors
 /// The process belongs to no tree.
 pub fn stats(args: StatsArgs) -> Result<ExitCode> {
-    let pace = args.watch.as_deref().map(pace).transpose()?;
+    let watch = args.watch.as_deref();
+    let pace = watch.map(|text| pace("--watch", text)).transpose()?;
     let mut stats = stats_of(args.pid)?;
     loop {
         let mut out = stdout().lock();
@@ -43,8 +44,11 @@ pub fn stats(args: StatsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A time as users write it.
-fn pace(text: &str) -> Result<Duration> {
+/// A time as users write it after an option.
+///
+/// # Errors
+/// It is no time, or too short.
+pub fn pace(option: &str, text: &str) -> Result<Duration> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "ms" => 0.001,
@@ -55,7 +59,7 @@ fn pace(text: &str) -> Result<Duration> {
     let seconds = digits.parse::<f64>().unwrap_or(0.0) * unit;
     match Duration::try_from_secs_f64(seconds) {
         Ok(pace) if pace >= Duration::from_millis(10) => Ok(pace),
-        _ => bail!("--watch {text}: give a time of 10ms or more, like 1s, 500ms or 5m"),
+        _ => bail!("{option} {text}: give a time of 10ms or more, like 1s, 500ms or 5m"),
     }
 }
 

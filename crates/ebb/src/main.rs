@@ -7,6 +7,7 @@
 //! | `limit` | [`limit`] | other limits for a running program |
 //! | `top` | [`top`] | a live view |
 //! | `stats` | [`figures`] | what a running tree uses, faults and waits |
+//! | `size` | [`size`] | how much memory a program needs, and its time with less |
 //! | `doctor` | [`doctor`] | whether that can work here, and the fix |
 //! | `generate` | [`generate`] | man pages and completions |
 //! | `lab` | [`lab`] | the engine's experiments |
@@ -33,6 +34,7 @@ mod program;
 mod progress;
 mod run;
 mod setup;
+mod size;
 mod stats;
 mod summary;
 mod swap;
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         cli::Verb::Limit(args) => limit::limit(args),
         cli::Verb::Top(args) => top::top(args),
         cli::Verb::Stats(args) => figures::stats(args),
+        cli::Verb::Size(args) => size::size(args),
         cli::Verb::Lab(args) => lab::lab(args),
         cli::Verb::Doctor(args) => doctor::doctor(args),
         cli::Verb::Generate(args) => generate::generate(args),

@@ -11,7 +11,7 @@ use crate::wrap::Wrap;
 use crate::{FAILED, defaults, doctor, exhausted, setup, summary};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
-use ebb_tree::Supervisor;
+use ebb_tree::{StatsShown, Supervisor};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -30,7 +30,19 @@ const HELPERS: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The command cannot be started; nothing has been changed then.
-pub fn run(mut args: RunArgs) -> Result<ExitCode> {
+pub fn run(args: RunArgs) -> Result<ExitCode> {
+    run_then(args, || (), |_, _| ())
+}
+
+/// The same. `begun` is called once the program runs, and `ended` at its end, with the figures and the time it took.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_then(
+    mut args: RunArgs,
+    begun: impl FnOnce(),
+    ended: impl FnOnce(&StatsShown, Duration),
+) -> Result<ExitCode> {
     let filled = defaults::fill(&mut args)?;
     let (mut setup, pending_header) =
         setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
@@ -74,12 +86,14 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     };
     // The program has started, so it does not inherit this.
     ebb_sys::thread::prompt();
+    begun();
     let mut warned = program.kind != Kind::Managed;
     let end = running
         .wait(&mut supervisor, |tree| {
             warned = warned || report_unmanaged(tree)
         })
         .context("lost sight of the program")?;
+    let ran = start.elapsed();
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
         let totals = supervisor.totals();
@@ -93,7 +107,9 @@ pub fn run(mut args: RunArgs) -> Result<ExitCode> {
     supervisor.turn()?;
     await_helpers(&mut supervisor)?;
     report(&supervisor);
-    summarize(&args, &supervisor);
+    let stats = supervisor.stats();
+    summarize(&args, &stats);
+    ended(&stats, ran);
     if supervisor.has_processes() && daemon::split() == Ok(Side::Background) {
         stay_behind(&mut supervisor, &running)?;
         report(&supervisor);
@@ -116,10 +132,9 @@ fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
 }
 
 /// Says what the programs had, where somebody reads it.
-fn summarize(args: &RunArgs, supervisor: &Supervisor) {
-    let stats = supervisor.stats();
-    if summary::wanted(args, &stats) {
-        for line in summary::lines(&stats) {
+fn summarize(args: &RunArgs, stats: &StatsShown) {
+    if summary::wanted(args, stats) {
+        for line in summary::lines(stats) {
             let _ = writeln!(std::io::stderr(), "ebb: {line}");
         }
     }

@@ -7,8 +7,11 @@ use common::{Managed, Under, c_program, cannot_page, free, lacks};
 use ebb_harness::MIB;
 use ebb_harness::job::{Job, Outcome};
 use std::ffi::OsStr;
-use std::path::Path;
-use std::time::Duration;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The smallest budget of these tests: less than a test of `same_in_parts` has.
 const SMALL: u64 = 16 * MIB;
@@ -147,4 +150,94 @@ fn perl_in_a_third() {
                   print \"$t\\n\";";
     let job = Job::new(["perl", "-e", script]);
     common::same_in_parts(&job, "perl", &[3], &[]);
+}
+
+/// A group of the kernel's freezer, which freezes processes as sleep and hibernation do.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn new() -> Option<Self> {
+        let dir = Path::new("/sys/fs/cgroup/freezer").join(format!("ebbtide-{}", process::id()));
+        std::fs::create_dir(&dir).ok()?;
+        Some(Self(dir))
+    }
+
+    /// Asks for a state; how long it took, if it came.
+    fn set(&self, state: &str) -> Option<Duration> {
+        let file = self.0.join("freezer.state");
+        let start = Instant::now();
+        std::fs::write(&file, state).unwrap();
+        while start.elapsed() < Duration::from_secs(10) {
+            if std::fs::read_to_string(&file).unwrap().trim() == state {
+                return Some(start.elapsed());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        // What is frozen cannot even be killed.
+        self.set("THAWED");
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The kernel gives a sleep up after 20 s, if there is a thread that does not freeze. One that waits for a page is
+/// served by a thread that may be frozen already.
+#[test]
+fn a_tree_freezes_as_for_sleep_and_goes_on() {
+    if cannot_page() || lacks("python3") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    let Some(group) = Freezer::new() else {
+        return println!("skipped: no freezer of cgroups of version 1");
+    };
+    let program = "import os, random, sys\n\
+        data = [os.urandom(4096) for _ in range(20000)]\n\
+        first = [page[0] for page in data]\n\
+        print('filled', flush=True)\n\
+        while not os.path.exists(sys.argv[1]):\n \
+            right = all(data[i][0] == first[i] for i in random.sample(range(20000), 2000))\n \
+            if not right: sys.exit('another content')\n\
+        print('right')";
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let over = dir.path().join("over");
+    let join = format!("echo $$ > {}/cgroup.procs; exec \"$@\"", group.0.display());
+    let mut run = Command::new("timeout")
+        .args(["-k1", "120", "sh", "-c", &join, "sh"])
+        .arg(common::ebb())
+        .args(["run", "-m", "48M", "--swap"])
+        .arg(dir.path())
+        .args(["--", "python3", "-c", program])
+        .arg(&over)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "filled");
+    let mut longest = Duration::ZERO;
+    for turn in 0..20 {
+        let took = group.set("FROZEN");
+        let took = took.unwrap_or_else(|| panic!("turn {turn}: a thread does not freeze"));
+        longest = longest.max(took);
+        thread::sleep(Duration::from_millis(20));
+        group.set("THAWED").expect("it goes on");
+        // Another moment of a fault each time.
+        thread::sleep(Duration::from_millis(50) + Duration::from_micros(turn * 137));
+    }
+    println!("frozen within {longest:?}");
+    std::fs::write(&over, "").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "right");
+    assert!(run.wait().unwrap().success());
 }

@@ -83,6 +83,6 @@ pub use {
     },
     table::{
         AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, SlotNumber, SlotState,
-        Way, Zstd,
+        Way, Zstd, start_threshold,
     },
 };

@@ -44,13 +44,14 @@ pub struct Options {
 }
 
 /// Programs and packages that a guest needs.
-const NEEDED: [(&str, &str); 6] = [
+const NEEDED: [(&str, &str); 7] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("/usr/lib/qemu/virtiofsd", "qemu-system-common"),
     ("/bin/busybox", "busybox-static"),
     ("mke2fs", "e2fsprogs"),
     ("xz", "xz-utils"),
     ("dpkg-deb", "dpkg"),
+    ("/usr/sbin/exportfs", "nfs-kernel-server"),
 ];
 
 /// Runs the set on each kernel; true if all checks passed.

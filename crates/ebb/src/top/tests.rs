@@ -52,6 +52,7 @@ pub fn at(seconds: u64) -> Sample {
         peak_pool_bytes: 80 << 20,
         paged: true,
         processes: 2,
+        ran_ns: 0,
         some_ns: ns(400),
         full_ns: ns(100),
         counters: BTreeMap::from([("pswpout".into(), 256 * seconds)]),

@@ -259,8 +259,10 @@ impl Ring {
                     if errno == Errno::BADF {
                         // Somebody closed our descriptor. Whether the kernel will ever report
                         // what is in flight is unknown, and returning would let it write to
-                        // memory that is in use for something else.
-                        std::process::abort();
+                        // memory that is in use for something else. A panic ends the process, and says so.
+                        panic!(
+                            "the descriptor of io_uring was closed while transfers were under way"
+                        );
                     }
                     // The kernel reports transfers in flight whether or not we may wait for them.
                     rustix::thread::sched_yield();

@@ -2,6 +2,7 @@
 
 use super::pidfd::PidfdTarget;
 use super::stat::{Disposition, Rollup, Stat, Statm, users};
+use super::touched::Sums;
 
 /// A text as each of the files.
 pub fn texts(text: &[u8]) {
@@ -10,6 +11,9 @@ pub fn texts(text: &[u8]) {
     let _ = Rollup::parse(text).map(|rollup| rollup.shared_away());
     let _ = users(text);
     let _ = PidfdTarget::parse(text);
+    let mut sums = Sums::default();
+    sums.text(text);
+    let _ = sums.end();
     for signal in [i32::MIN, -1, 0, 1, 15, 64, 65, i32::MAX] {
         let _ = Disposition::parse(text, signal);
     }

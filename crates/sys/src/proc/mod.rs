@@ -2,7 +2,8 @@
 //!
 //! Files that are read often are kept open and read into a buffer on the stack; nothing is allocated. Not
 //! the procfs crate: it allocates for each file that it reads. This code also runs on service threads, in
-//! forked children and in children of `vfork`, where the allocator may be locked for ever.
+//! forked children and in children of `vfork`, where the allocator may be locked for ever. All but `touched`,
+//! which `ebb` alone uses.
 
 mod file;
 #[cfg(fuzzing)]
@@ -11,6 +12,7 @@ mod own;
 mod pidfd;
 mod process;
 mod stat;
+mod touched;
 mod tree;
 
 pub use file::find_directory;
@@ -22,6 +24,7 @@ pub use own::{
 pub use pidfd::{PidfdTarget, has_ended, pidfd_target};
 pub use process::{Process, minor_faults, name, reopen, share_memory, size_of};
 pub use stat::{Disposition, Image, Rollup, Stat, Statm};
+pub use touched::Touched;
 pub use tree::{all, children, each_thread, path_of_fd, thread_cpu, waits_for_page};
 
 #[cfg(test)]

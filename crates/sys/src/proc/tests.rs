@@ -56,6 +56,53 @@ fn memory_shows_in_statm_and_rollup() {
 }
 
 #[test]
+fn touches_are_seen_and_forgotten() {
+    let us = Process::open(std::process::id()).unwrap();
+    const MIB: u64 = 1 << 20;
+    // Pages of its own, no huge ones.
+    let len = 64 * MIB as usize;
+    let memory = crate::memory::reserve(len).unwrap() as *mut u8;
+    // SAFETY: advice on memory just mapped.
+    unsafe { libc::madvise(memory.cast(), len, libc::MADV_NOHUGEPAGE) };
+    let touch = |bytes: u64| {
+        for at in (0..bytes as usize).step_by(4096) {
+            // SAFETY: within the memory.
+            unsafe { memory.add(at).write_volatile(1) };
+        }
+    };
+    touch(64 * MIB);
+    let touched = || us.touched().unwrap();
+    assert!(touched().touched >= 60 * MIB, "{:?}", touched());
+    us.forget_touches().unwrap();
+    let before = touched();
+    assert!(before.resident >= 64 * MIB, "{before:?}");
+    touch(32 * MIB);
+    let after = touched();
+    let more = after.touched.saturating_sub(before.touched);
+    assert!((22 * MIB..44 * MIB).contains(&more), "{before:?} {after:?}");
+    // SAFETY: mapped above, and not used any more.
+    unsafe { crate::memory::munmap(memory.addr(), len) }.unwrap();
+}
+
+#[test]
+fn mappings_add_up_wherever_the_text_is_cut() {
+    let text = b"55e0-55f0 rw-p 0 00:00 0    [heap]\nSize: 99 kB\nRss: 80 kB\nPss: 40 kB\n\
+        Referenced: 30 kB\nAnonymous: 60 kB\nVmFlags: rd wr\n\
+        7f00-7f10 r--p 0 08:01 7    /lib/Rss: 5 kB\nRss: 50 kB\nPss: 50 kB\nReferenced: 50 kB\nAnonymous: 0 kB\n\
+        7f20-7f30 rw-p 0 00:00 0\nRss: 8 kB\nPss: 8 kB\nReferenced: 9 kB\nAnonymous: 4 kB\n";
+    for cut in 0..text.len() {
+        let mut sums = super::touched::Sums::default();
+        sums.text(&text[..cut]);
+        sums.text(&text[cut..]);
+        let wanted = Touched {
+            resident: (30 + 4) << 10,
+            touched: (15 + 4) << 10,
+        };
+        assert_eq!(sums.end(), wanted, "cut at {cut}");
+    }
+}
+
+#[test]
 fn a_child_is_found_and_its_death_seen_for_good() {
     let mut child = Command::new("sleep")
         .arg("60")

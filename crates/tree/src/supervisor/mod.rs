@@ -190,6 +190,8 @@ pub struct Supervisor {
     measurements: Measurements,
     pressure: TreePressure,
     due: Instant,
+    /// The time when it began.
+    since: Instant,
     /// The budgets that can be given.
     budgets: RangeInclusive<u64>,
     /// The budget in pages that holds while none is being lowered.
@@ -321,6 +323,7 @@ impl Supervisor {
             measurements: Measurements::new(),
             pressure: TreePressure::default(),
             due: Instant::now(),
+            since: Instant::now(),
             budgets: setup.budgets,
             reduction: None,
             own_limits: OwnLimits::default(),

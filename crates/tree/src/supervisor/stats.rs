@@ -136,6 +136,9 @@ pub struct StatsShown {
     pub paged: bool,
     /// Processes that joined so far.
     pub processes: u64,
+    /// Time since the tree began.
+    #[serde(default)]
+    pub ran_ns: u64,
     /// Time in which at least one thread of the tree waited for a page.
     #[serde(default)]
     pub some_ns: u64,
@@ -208,6 +211,7 @@ impl Supervisor {
             peak_pool_bytes: totals.peak_pool_bytes.max(limits.pool_bytes),
             paged: totals.mode == Mode::Paging,
             processes: totals.processes,
+            ran_ns: self.since.elapsed().as_nanos() as u64,
             some_ns: self.pressure.some_ns,
             full_ns: self.pressure.full_ns,
             counters,

@@ -39,7 +39,7 @@ pub(crate) use refaults::Refaults;
 pub(crate) use slot::{Named, Slot, StateWord};
 pub use slot::{SlotNumber, SlotState};
 
-pub(crate) use start::start_threshold;
+pub use start::start_threshold;
 
 use crate::lease::SLOT_WORDS;
 use crate::{MAX_DEVICES, MAX_MEMBERS};

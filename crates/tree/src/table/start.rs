@@ -14,7 +14,7 @@ pub fn start_room(budget: i64) -> i64 {
         .min(budget / 2)
 }
 
-/// At which use a tree of this budget starts to page.
+/// At which use a tree of this budget starts to page. In pages.
 pub fn start_threshold(budget: i64) -> i64 {
     budget.saturating_sub(start_room(budget))
 }

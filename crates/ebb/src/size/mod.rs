@@ -1,0 +1,131 @@
+//! `ebb size`: how much memory a program needs, and how long it would take with less.
+//!
+//! The program runs under `ebb run` in less memory than it has, half of it where nothing else is asked for. Pages that
+//! come back tell how much more memory would have kept them, and the waits for them how much time that would have
+//! spared ([`budgets`]). Beside that, accessed bits tell how much the program touches within a time ([`touched`]).
+//!
+//! Not here: the counting of waits, which every tree does (`ebb_tree`, refaults).
+
+mod budgets;
+mod picture;
+mod report;
+mod touched;
+
+use crate::ask::{ask, stats_of};
+use crate::cli::{RunArgs, SizeArgs};
+use crate::figures::pace;
+use crate::run;
+use anyhow::Result;
+use ebb_tree::{LimitChange, Request, StatsShown};
+use report::{Form, Report};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+use touched::{Touches, Watch};
+
+/// The first budget where none is given: smaller programs need no answer.
+const FIRST: u64 = 64 << 20;
+/// How often the budget follows the program.
+const FOLLOW: Duration = Duration::from_millis(100);
+const LEAST: Duration = Duration::from_millis(1);
+
+/// Runs a program, or looks at one that runs, and says how much memory it needs.
+///
+/// # Errors
+/// It cannot be started, or is in no tree.
+pub fn size(args: SizeArgs) -> Result<ExitCode> {
+    let interval = match args.interval.as_deref() {
+        Some(text) => pace("--interval", text)?,
+        None => Duration::from_secs(1),
+    };
+    let form = Form::new(&args)?;
+    match args.pid {
+        Some(pid) => running(pid, interval, form),
+        None => started(args, interval, form),
+    }
+}
+
+/// A program of a tree that runs: what is known after each window, until the last one or its end.
+fn running(pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
+    let mut watch = Watch::new(interval);
+    let mut stats = stats_of(pid)?;
+    let mut written = false;
+    while let Some(wait) = watch.due_in() {
+        thread::sleep(wait);
+        // Its end is the end of the watch.
+        let Ok(next) = stats_of(pid) else { break };
+        stats = next;
+        if watch.look(&members(&stats)) {
+            form.write(&Report::of(&stats, ran(&stats), watch.touches()))?;
+            written = true;
+        }
+    }
+    if !written {
+        form.write(&Report::of(&stats, ran(&stats), watch.touches()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ran(stats: &StatsShown) -> Duration {
+    Duration::from_nanos(stats.ran_ns)
+}
+
+fn members(stats: &StatsShown) -> Vec<u32> {
+    stats.members.iter().map(|member| member.pid).collect()
+}
+
+/// A command: it runs, and the report comes at its end.
+fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<ExitCode> {
+    let mut run = RunArgs::of(args.command);
+    let follows = args.memory.is_none();
+    run.memory = args.memory.or_else(|| Some(FIRST.to_string()));
+    (run.swap, run.pool) = (args.swap, args.pool);
+    let (ended, touches) = (AtomicBool::new(false), Mutex::new(Touches::default()));
+    let report = |stats: &StatsShown, ran| {
+        ended.store(true, SeqCst);
+        let touches = touches.lock().unwrap_or_else(PoisonError::into_inner);
+        // The program has run: a report that cannot be written does not change its end.
+        if let Err(error) = form.write(&Report::of(stats, ran, &touches)) {
+            eprintln!("ebb: {error:#}");
+        }
+    };
+    thread::scope(|scope| {
+        let begun = || drop(scope.spawn(|| attend(interval, follows, &ended, &touches)));
+        let end = run::run_then(run, begun, report);
+        ended.store(true, SeqCst);
+        end
+    })
+}
+
+/// While the command runs: lets the budget follow what the programs have, and watches what they touch.
+fn attend(interval: Duration, follows: bool, ended: &AtomicBool, touches: &Mutex<Touches>) {
+    let mut watch = Watch::new(interval);
+    let mut budget = FIRST;
+    while !ended.load(SeqCst) {
+        thread::sleep(FOLLOW.min(watch.due_in().unwrap_or(FOLLOW).max(LEAST)));
+        let Ok(stats) = stats_of(std::process::id()) else {
+            continue;
+        };
+        let half = stats.peak_had_bytes / 2;
+        // In steps: each change is work for all processes.
+        if follows && half > budget + budget / 16 && raise(half).is_ok() {
+            budget = half;
+        }
+        if watch.look(&members(&stats)) {
+            *touches.lock().unwrap_or_else(PoisonError::into_inner) = watch.touches().clone();
+        }
+        if watch.due_in().is_none() {
+            watch.again();
+        }
+    }
+}
+
+fn raise(bytes: u64) -> Result<String> {
+    let change = LimitChange {
+        memory: Some(bytes.to_string()),
+        ..LimitChange::default()
+    };
+    ask(std::process::id(), &Request::Limit(change))
+}

@@ -1,0 +1,147 @@
+//! What `ebb size` says, as text, JSON and a picture.
+
+use super::budgets::{Row, rows};
+use super::picture::picture;
+use super::touched::Touches;
+use crate::cli::SizeArgs;
+use crate::table::{self, Alignment};
+use anyhow::{Context, Result};
+use ebb_stores::human;
+use ebb_tree::StatsShown;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{Write, stderr, stdout};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A report.
+pub struct Report {
+    had: u64,
+    resident: u64,
+    windows: Vec<(Duration, u64)>,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// Of a tree's figures, after this time.
+    pub fn of(stats: &StatsShown, ran: Duration, touches: &Touches) -> Self {
+        Self {
+            had: stats.peak_had_bytes,
+            resident: stats.resident_bytes(),
+            windows: touches.windows().to_vec(),
+            rows: rows(stats, ran),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let seconds = |time: Duration| (time.as_secs_f64() * 1000.0).round() / 1000.0;
+        let touched = |(window, bytes): &(Duration, u64)| json!({"seconds": seconds(*window), "bytes": bytes});
+        let row = |row: &Row| {
+            json!({
+                "bytes": row.bytes,
+                "seconds": seconds(row.time),
+                "at_least": seconds(row.least),
+                "at_most": seconds(row.most),
+                "waited_seconds": seconds(row.waited),
+                "fits": row.fits,
+            })
+        };
+        json!({
+            "had_bytes": self.had,
+            "resident_bytes": self.resident,
+            "touched": self.windows.iter().map(touched).collect::<Vec<_>>(),
+            "budgets": self.rows.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    fn text(&self, out: &mut impl Write) -> Result<()> {
+        let windows = self.windows.iter();
+        let touched: Vec<_> = windows
+            .map(|(window, bytes)| format!("{} within {}", human(*bytes), seconds(*window)))
+            .collect();
+        write!(out, "The programs had {} at most", human(self.had))?;
+        match touched.is_empty() {
+            true => writeln!(out, ".")?,
+            false => writeln!(out, ", and touched {}.", touched.join(", "))?,
+        }
+        let rows = self.rows.iter().enumerate().map(|(i, row)| {
+            let (from, to) = match i {
+                0 => (String::new(), String::new()),
+                _ => (seconds(row.least), seconds(row.most)),
+            };
+            let note = match (i, row.fits) {
+                (0, _) => "as it ran",
+                (_, true) => "nothing is paged",
+                (_, false) => "",
+            };
+            let (time, waited) = (seconds(row.time), seconds(row.waited));
+            vec![human(row.bytes), time, from, to, waited, note.into()]
+        });
+        let heading = ["MEMORY", "TIME", "FROM", "TO", "WAITED", ""];
+        Ok(table::write(out, Alignment::Right, &heading, rows)?)
+    }
+}
+
+/// For people.
+pub fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        short if short < 10.0 => format!("{short:.1} s"),
+        long => format!("{long:.0} s"),
+    }
+}
+
+/// Where reports go, and how they look.
+pub struct Form {
+    out: Box<dyn Write>,
+    json: bool,
+    plot: Option<(PathBuf, File)>,
+}
+
+impl Form {
+    /// As the options say. Files are opened before the program starts, so that a bad path is refused in time.
+    ///
+    /// # Errors
+    /// One cannot be opened.
+    pub fn new(args: &SizeArgs) -> Result<Self> {
+        let create = |option: &str, path: &PathBuf| {
+            let refused = || {
+                format!(
+                    "{option} {}: give a file that can be written",
+                    path.display()
+                )
+            };
+            File::create(path).with_context(refused)
+        };
+        let out: Box<dyn Write> = match (&args.output, args.pid) {
+            (Some(path), _) => Box::new(create("--output", path)?),
+            (None, Some(_)) => Box::new(stdout()),
+            (None, None) => Box::new(stderr()),
+        };
+        let plot = match &args.plot {
+            Some(path) => Some((path.clone(), create("--plot", path)?)),
+            None => None,
+        };
+        Ok(Self {
+            out,
+            json: args.json,
+            plot,
+        })
+    }
+
+    /// Writes one; the picture is the last one's.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn write(&mut self, report: &Report) -> Result<()> {
+        match self.json {
+            true => writeln!(self.out, "{}", report.json())?,
+            false => report.text(&mut self.out)?,
+        }
+        self.out.flush()?;
+        if let Some((path, _)) = &self.plot {
+            std::fs::write(path, picture(&report.rows))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
