@@ -54,7 +54,15 @@ const COSTS: &[&str] = &["-p", "ebb-lab", "--release", "--test", "costs"];
 const REAL: [&str; 2] = ["ebb", "preload"];
 
 /// Programs that measure: nothing runs beside them.
-const QUIET: [&str; 6] = ["ebb_stores", "lab", "runs", "scale", "start", "workloads"];
+const QUIET: [&str; 7] = [
+    "ebb_stores",
+    "lab",
+    "runs",
+    "scale",
+    "size",
+    "start",
+    "workloads",
+];
 
 /// Those that measure how fast the command is, or test how it is packed: not run with checks.
 const RELEASED: [&str; 6] = [

@@ -85,6 +85,9 @@ pub enum Verb {
     /// Started by `ebb run`, with a socket as its standard input
     #[command(hide = true)]
     Guard,
+    /// Started by `ebb size`, to learn what a wait costs
+    #[command(hide = true)]
+    TouchPages,
     /// Started by `ebb run --wrap`, with a pipe as its standard input
     #[command(hide = true)]
     EndGroup,

@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         cli::Verb::Top(args) => top::top(args),
         cli::Verb::Stats(args) => figures::stats(args),
         cli::Verb::Size(args) => size::size(args),
+        cli::Verb::TouchPages => size::cost::touch_pages(),
         cli::Verb::Lab(args) => lab::lab(args),
         cli::Verb::Doctor(args) => doctor::doctor(args),
         cli::Verb::Generate(args) => generate::generate(args),

@@ -346,6 +346,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     fn now(&self) -> Time {
         self.threads.now()
     }
+    fn worked(&self) -> Duration {
+        self.threads.now()
+    }
     fn sleep(&self, time: Duration) {
         self.threads.sleep(time);
     }

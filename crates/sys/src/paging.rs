@@ -47,6 +47,8 @@ pub trait Kernel: Sync + Sized + 'static {
 
     /// The time now.
     fn now(&self) -> Time;
+    /// Processor time that the calling thread has used. A system call.
+    fn worked(&self) -> Duration;
     /// Lets so much time pass.
     fn sleep(&self, time: Duration);
     /// Waits until `word` is not `seen`, or it is woken, or the time is over.

@@ -84,6 +84,9 @@ impl Kernel for SystemKernel {
     fn now(&self) -> Time {
         Duration::from_nanos(clock::monotonic_ns())
     }
+    fn worked(&self) -> Duration {
+        clock::of_thread()
+    }
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
     }

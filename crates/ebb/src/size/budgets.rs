@@ -1,12 +1,19 @@
 //! The time that a program would have taken with more memory than it had.
 //!
 //! ```text
-//! time(budget) = time - lost * spared(budget - had) / waited
-//! lost         = time in which a thread waited, and 2 us of the kernel's for each fault
+//! time(budget) = time - lost * (spared(frames) + others(budget)) / waited
+//! lost         = factor * time in which a thread waited
+//! frames       = (budget - had) * ratio / (ratio - 1)
 //! ```
-//! `spared(more)` is the sum of the waits for pages that came back and would have been kept by so much more memory
-//! (Mattson's stack distance; `ebb_tree`, refaults). Distances are a guess: true ones lie between 2/3 and 3/2 of them.
-//! So `least` and `most` are the times for that much more or less memory, and a tenth further.
+//! `factor` is what a program loses for each second of its waits, on this machine as it is (`cost`). `spared` is the sum
+//! of the waits for pages that came back and would have been kept by so many frames more (Mattson's stack distance;
+//! `ebb_tree`, refaults). A page that stays also spares the pool its compressed copy: `ratio` is the pool's. `others` are
+//! the waits for memory never touched before, which takes room from other pages: they fall evenly with the memory that
+//! does not fit.
+//!
+//! Distances are a guess: true ones lie between half and 3/2 of them. Where memory is tight a wait takes longer, too,
+//! which the guess does not know. So `least` is the time for twice as many frames, with all of `factor`, and `most` that
+//! for 2/3 as many, without it. Both are a tenth further. The guess between takes half of what `factor` adds.
 
 use ebb_engine::PAGE_SIZE;
 use ebb_stores::human;
@@ -30,8 +37,12 @@ pub struct Row {
     pub fits: bool,
 }
 
-/// The kernel's part of a fault: it is not in the waits that service measures.
-const OVERHEAD_NS: f64 = 2000.0;
+/// From the end of a bucket of distances to its middle.
+const BUCKET: f64 = 1.1;
+/// The most of its time that a program waits: the guess does not see its work.
+const MOST_LOST: f64 = 0.95;
+/// The least ratio of a pool: pages that hardly compress are not kept in it for long.
+const LEAST_RATIO: f64 = 1.5;
 const MIB: u64 = 1 << 20;
 /// Rows beside the first.
 const STEPS: u64 = 6;
@@ -49,7 +60,7 @@ pub fn without_paging(had: u64) -> u64 {
 fn spared(stats: &StatsShown, more: f64) -> f64 {
     let mut before = (0.0, 0.0);
     for point in &stats.more {
-        let this = (point.bytes as f64, point.spared_ns as f64);
+        let this = (point.bytes as f64 / BUCKET, point.spared_ns as f64);
         if more < this.0 {
             return before.1 + (this.1 - before.1) * (more - before.0) / (this.0 - before.0);
         }
@@ -58,8 +69,20 @@ fn spared(stats: &StatsShown, more: f64) -> f64 {
     before.1
 }
 
-/// The budget that the tree had, which took the time `ran`, and larger ones up to where everything fits.
-pub fn rows(stats: &StatsShown, ran: Duration) -> Vec<Row> {
+/// Frames for each page of a larger budget.
+fn gain(stats: &StatsShown) -> f64 {
+    let bytes = stats.counter("zswpout") as f64 * PAGE_SIZE as f64;
+    if stats.peak_pool_bytes == 0 || bytes == 0.0 {
+        return 1.0;
+    }
+    let compressed = stats.counter("zswpout_bytes").max(1) as f64;
+    let ratio = (bytes / compressed).max(LEAST_RATIO);
+    ratio / (ratio - 1.0)
+}
+
+/// The budget that the tree had, which took the time `ran`, and larger ones up to where everything fits. `factor` is
+/// what a program loses for each second of its waits.
+pub fn rows(stats: &StatsShown, ran: Duration, factor: f64) -> Vec<Row> {
     let fitting = without_paging(stats.peak_had_bytes);
     let had = stats.budget_bytes;
     if !stats.paged {
@@ -68,7 +91,7 @@ pub fn rows(stats: &StatsShown, ran: Duration) -> Vec<Row> {
     let some = Duration::from_nanos(stats.some_ns).min(ran);
     let mut rows = vec![measured(ran, had, some)];
     if fitting > had {
-        let guess = Guess::of(stats, ran);
+        let guess = Guess::of(stats, ran, factor);
         let step = (fitting - had) / STEPS;
         rows.extend((1..STEPS).map(|i| guess.row(round(had + i * step))));
         rows.retain(|row| row.bytes < fitting);
@@ -100,60 +123,66 @@ struct Guess<'a> {
     stats: &'a StatsShown,
     ran: f64,
     some: f64,
-    lost: f64,
+    factor: f64,
+    /// Nanoseconds of all waits.
     waited_ns: f64,
+    /// Nanoseconds of the waits for pages that came back.
+    refaults_ns: f64,
+    /// Memory that does not fit.
+    over: f64,
 }
 
 impl<'a> Guess<'a> {
-    fn of(stats: &'a StatsShown, ran: Duration) -> Self {
+    fn of(stats: &'a StatsShown, ran: Duration, factor: f64) -> Self {
         let ran = ran.as_secs_f64();
-        let waited_ns = stats.waited_ns().max(1) as f64;
-        let faults: u64 = stats.fault_latency.values().map(|way| way.count).sum();
-        let some = (stats.some_ns as f64 / 1e9).min(ran);
-        let kernel = OVERHEAD_NS * faults as f64 / waited_ns;
+        let all = stats.more.last().map_or(0, |more| more.spared_ns) as f64;
+        let fitting = without_paging(stats.peak_had_bytes);
         Self {
             stats,
             ran,
-            some,
-            lost: (some * (1.0 + kernel)).min(ran),
-            waited_ns,
+            some: (stats.some_ns as f64 / 1e9).min(ran),
+            factor,
+            waited_ns: (stats.waited_ns() as f64).max(all).max(1.0),
+            refaults_ns: all,
+            over: fitting.saturating_sub(stats.budget_bytes).max(1) as f64,
         }
     }
 
     /// The part of the waits that so much more memory spares.
     fn part(&self, more: f64) -> f64 {
-        (spared(self.stats, more) / self.waited_ns).min(1.0)
+        let others = (self.waited_ns - self.refaults_ns) * (more / self.over).min(1.0);
+        ((spared(self.stats, more * gain(self.stats)) + others) / self.waited_ns).min(1.0)
     }
 
-    fn time(&self, part: f64) -> Duration {
-        Duration::from_secs_f64((self.ran - self.lost * part).max(0.0))
+    fn time(&self, part: f64, factor: f64) -> Duration {
+        let lost = (self.some * factor).min(self.ran * MOST_LOST);
+        Duration::from_secs_f64((self.ran - lost * part).max(0.0))
     }
 
-    fn waited(&self, part: f64) -> Duration {
-        Duration::from_secs_f64(self.some * (1.0 - part))
-    }
-
-    fn row(&self, bytes: u64) -> Row {
-        let more = bytes.saturating_sub(self.stats.budget_bytes) as f64;
-        let part = self.part(more);
+    fn row_of(&self, bytes: u64, [least, part, most]: [f64; 3]) -> Row {
         Row {
             bytes,
-            time: self.time(part),
-            least: self.time(self.part(more * 1.5)).mul_f64(0.9),
-            most: self.time(self.part(more / 1.5)).mul_f64(1.1),
-            waited: self.waited(part),
+            time: self.time(part, f64::midpoint(1.0, self.factor)),
+            least: self.time(least, self.factor).mul_f64(0.9),
+            most: self.time(most, 1.0).mul_f64(1.1),
+            waited: Duration::from_secs_f64(self.some * (1.0 - part)),
             fits: false,
         }
     }
 
-    /// Where nothing is paged, no wait is left, and none of the work for it.
+    fn row(&self, bytes: u64) -> Row {
+        let more = bytes.saturating_sub(self.stats.budget_bytes) as f64;
+        self.row_of(
+            bytes,
+            [2.0, 1.0, 2.0 / 3.0].map(|frames| self.part(more * frames)),
+        )
+    }
+
+    /// Where nothing is paged, no wait is left.
     fn fitting(&self, bytes: u64) -> Row {
         Row {
-            time: self.time(1.0),
-            least: self.time(1.0).mul_f64(0.7),
-            waited: Duration::ZERO,
             fits: true,
-            ..self.row(bytes)
+            ..self.row_of(bytes, [1.0; 3])
         }
     }
 }
@@ -188,12 +217,12 @@ mod tests {
     fn time_falls_from_what_it_was_to_that_without_waits() {
         let stats = stats(true, &[(50, 2_000_000_000), (150, 8_000_000_000)]);
         let ran = Duration::from_secs(30);
-        let rows = rows(&stats, ran);
+        let rows = rows(&stats, ran, 1.25);
         assert_eq!((rows[0].bytes, rows[0].time), (200 << 20, ran));
         assert_eq!((rows[0].least, rows[0].most), (ran, ran), "it was measured");
-        // 8 s of waits, and 2 us for each of a million faults.
+        // 8 s of waits cost 10, of which the guess takes 9.
         let last = rows.last().unwrap();
-        assert_eq!(last.time.as_secs_f64().round(), 20.0);
+        assert_eq!(last.time.as_secs_f64().round(), 21.0);
         assert!(last.fits && last.waited.is_zero() && last.bytes == without_paging(400 << 20));
         for pair in rows.windows(2) {
             assert!(
@@ -204,17 +233,38 @@ mod tests {
         for row in &rows {
             assert!(row.least <= row.time && row.time <= row.most, "{row:?}");
         }
-        // Half way to the first point.
-        let quarter = Guess::of(&stats, ran).row(225 << 20);
+        // Half way to the middle of the first bucket.
+        let quarter = Guess::of(&stats, ran, 1.25).row((200 << 20) + (25 << 20) * 10 / 11);
         assert!(
-            (quarter.time.as_secs_f64() - (30.0 - 10.0 / 8.0)).abs() < 0.01,
+            (quarter.time.as_secs_f64() - (30.0 - 9.0 / 8.0)).abs() < 0.01,
             "{quarter:?}"
         );
     }
 
     #[test]
+    fn a_page_that_stays_spares_the_pool_its_copy() {
+        let mut stats = stats(true, &[(150, 6_000_000_000)]);
+        assert_eq!(gain(&stats), 1.0);
+        stats.peak_pool_bytes = 1;
+        stats.counters = [
+            ("zswpout".into(), 1000),
+            ("zswpout_bytes".into(), 1000 * 4096 / 3),
+        ]
+        .into();
+        assert!((gain(&stats) - 1.5).abs() < 0.01);
+        let waited = |stats: &StatsShown| {
+            Guess::of(stats, Duration::from_secs(30), 1.0)
+                .row(280 << 20)
+                .waited
+        };
+        let with_pool = waited(&stats);
+        stats.peak_pool_bytes = 0;
+        assert!(with_pool < waited(&stats));
+    }
+
+    #[test]
     fn what_was_not_paged_has_one_row() {
-        let rows = rows(&stats(false, &[]), Duration::from_secs(3));
+        let rows = rows(&stats(false, &[]), Duration::from_secs(3), 2.0);
         assert_eq!(rows.len(), 1);
         assert!(
             rows[0].fits && rows[0].time == Duration::from_secs(3),

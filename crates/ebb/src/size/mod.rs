@@ -7,6 +7,7 @@
 //! Not here: the counting of waits, which every tree does (`ebb_tree`, refaults).
 
 mod budgets;
+pub mod cost;
 mod picture;
 mod report;
 mod touched;
@@ -49,8 +50,9 @@ pub fn size(args: SizeArgs) -> Result<ExitCode> {
 
 /// A program of a tree that runs: what is known after each window, until the last one or its end.
 fn running(pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
-    let mut watch = Watch::new(interval);
     let mut stats = stats_of(pid)?;
+    let factor = factor();
+    let mut watch = Watch::new(interval);
     let mut written = false;
     while let Some(wait) = watch.due_in() {
         thread::sleep(wait);
@@ -58,14 +60,19 @@ fn running(pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
         let Ok(next) = stats_of(pid) else { break };
         stats = next;
         if watch.look(&members(&stats)) {
-            form.write(&Report::of(&stats, ran(&stats), watch.touches()))?;
+            form.write(&Report::of(&stats, ran(&stats), factor, watch.touches()))?;
             written = true;
         }
     }
     if !written {
-        form.write(&Report::of(&stats, ran(&stats), watch.touches()))?;
+        form.write(&Report::of(&stats, ran(&stats), factor, watch.touches()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// See [`cost`]. Without the trial the waits count as they were measured.
+fn factor() -> f64 {
+    cost::factor().unwrap_or(1.0)
 }
 
 fn ran(stats: &StatsShown) -> Duration {
@@ -87,7 +94,7 @@ fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<ExitCod
         ended.store(true, SeqCst);
         let touches = touches.lock().unwrap_or_else(PoisonError::into_inner);
         // The program has run: a report that cannot be written does not change its end.
-        if let Err(error) = form.write(&Report::of(stats, ran, &touches)) {
+        if let Err(error) = form.write(&Report::of(stats, ran, factor(), &touches)) {
             eprintln!("ebb: {error:#}");
         }
     };

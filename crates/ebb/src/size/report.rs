@@ -23,13 +23,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a tree's figures, after this time.
-    pub fn of(stats: &StatsShown, ran: Duration, touches: &Touches) -> Self {
+    /// Of a tree's figures after this time; `factor` as [`rows`] has it.
+    pub fn of(stats: &StatsShown, ran: Duration, factor: f64, touches: &Touches) -> Self {
         Self {
             had: stats.peak_had_bytes,
             resident: stats.resident_bytes(),
             windows: touches.windows().to_vec(),
-            rows: rows(stats, ran),
+            rows: rows(stats, ran, factor),
         }
     }
 

@@ -27,6 +27,7 @@ impl Touches {
             Some((_, most)) => *most = bytes.max(*most),
             None => self.windows.push((window, bytes)),
         }
+        self.windows.sort_unstable();
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Made {
     pub step: Step,
     /// Flag: room was hard to make: nothing could be stored, or who waits gave a page of its own.
     pub was_hard: bool,
+    /// Processor time that it took.
+    pub work: Duration,
 }
 
 impl From<Step> for Made {
@@ -45,6 +47,7 @@ impl From<Step> for Made {
         Self {
             step,
             was_hard: false,
+            work: Duration::ZERO,
         }
     }
 }
@@ -71,6 +74,13 @@ impl<K: Kernel> Reclaimer<K> {
         if self.has_room(&mut state, low) {
             return Step::Enough.into();
         }
+        let before = self.kernel.worked();
+        let made = self.make_some(state, worker, when);
+        let work = self.kernel.worked().saturating_sub(before);
+        Made { work, ..made }
+    }
+
+    fn make_some(&self, mut state: Locked, worker: &mut Worker, when: When) -> Made {
         if let Some(unused) = UnusedFrames::ready(&mut state) {
             drop(state);
             self.release(unused);
@@ -194,10 +204,13 @@ impl<K: Kernel> Reclaimer<K> {
         };
         match step {
             Step::Full => Made {
-                step: self.evict_without_storing(worker, waiter),
                 was_hard: true,
+                ..self.evict_without_storing(worker, waiter).into()
             },
-            step => Made { step, was_hard },
+            step => Made {
+                was_hard,
+                ..step.into()
+            },
         }
     }
 

@@ -4,7 +4,8 @@
 //! **some.** A word of the process's own has the faults that were read and not yet served, and when the first of them
 //! was read. Where the last one is served, before its thread is woken, the time since then is added to `some`. So
 //! waits that overlap count once. A fault costs two changes of that word and one addition, and no system call. The
-//! keeper adds what a long wait has come to so far. A wait begins when its fault is read, as in the latencies.
+//! keeper adds what a long wait has come to so far. A wait begins when its fault is read, as in the latencies; or
+//! before the service thread's work for room, if the fault is there right after that.
 //!
 //! **full.** The keeper reads the processor time of the program's threads, 20 ms apart while there are faults. The
 //! time that ran in such a window filled first the time in which nobody waited, on one processor. The rest ran beside

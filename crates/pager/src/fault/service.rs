@@ -154,6 +154,8 @@ struct ServiceTurn {
     quiet: u32,
     /// Flag: it has served since it last gave memory back.
     served: bool,
+    /// Work since it was last found that no thread waits.
+    owed: Duration,
 }
 
 impl<K: Kernel> FaultService<K> {
@@ -166,6 +168,7 @@ impl<K: Kernel> FaultService<K> {
             watch: Watch::new(self.now()),
             quiet: 0,
             served: true,
+            owed: Duration::ZERO,
         };
         loop {
             self.service_turn(me, &mut turn);
@@ -184,8 +187,10 @@ impl<K: Kernel> FaultService<K> {
             Err(e) => self.fail(&format!("reading page faults failed: {e}")),
         };
         if !faults.is_empty() {
-            self.serve_all(me, turn, faults);
-        } else if turn.worker.deferred() > 0 {
+            return self.serve_all(me, turn, faults);
+        }
+        turn.owed = Duration::ZERO;
+        if turn.worker.deferred() > 0 {
             self.serve_deferred(&mut turn.worker);
             self.serve_again(&mut turn.worker);
         } else {
@@ -237,12 +242,13 @@ impl<K: Kernel> FaultService<K> {
         self.services.serves(me);
         self.base.fork.hold_on(self.kernel);
         let now = self.now();
-        self.pressure.begin(faults.len(), now);
+        let since = now.saturating_sub(std::mem::take(&mut turn.owed));
+        self.pressure.begin(faults.len(), since);
         let mut leave = false;
         for (i, &fault) in faults.iter().enumerate() {
             let pending = PendingFault {
                 fault,
-                since: now,
+                since,
                 is_followed: i + 1 < faults.len(),
             };
             self.serve_until_done(&mut turn.worker, pending);
@@ -251,12 +257,18 @@ impl<K: Kernel> FaultService<K> {
             assert!(fails_after != Some(served), "EBB_FAULTS asks for it");
             leave |= turn.watch.after(self, me, fault, now);
         }
-        self.make_room(&mut turn.worker, When::Soon);
+        self.make_room_ahead(turn);
         self.serve_deferred(&mut turn.worker);
         self.serve_again(&mut turn.worker);
         if leave && !self.services.shares() {
             self.fall_asleep(me, turn);
         }
+    }
+
+    /// Makes room ahead of need. A thread of the program that was woken runs first. So this work is done while that has
+    /// faulted again, or rests: if a fault is found right after it, the work was part of the wait.
+    fn make_room_ahead(&self, turn: &mut ServiceTurn) {
+        turn.owed += self.make_room(&mut turn.worker, When::Soon).work;
     }
 
     /// For tests: threads of ours must not fault, as they would wait for themselves.
@@ -297,6 +309,7 @@ mod tests {
             watch: Watch::new(now),
             quiet: 0,
             served: true,
+            owed: Duration::ZERO,
         };
         turn.worker.defer(DeferredFault {
             pending: PendingFault::alone(Fault::default(), now),
@@ -307,5 +320,29 @@ mod tests {
         assert!(turn.worker.next_deferred().is_some());
         let sleeps = catch_unwind(AssertUnwindSafe(|| process.fall_asleep(me, &mut turn)));
         assert!(sleeps.is_err(), "another is awake: it may sleep");
+    }
+
+    /// The thread of the program that faulted waits while this one makes room, as it has the same processor.
+    #[test]
+    fn work_for_room_is_part_of_the_next_wait() {
+        const WORK: Duration = Duration::from_millis(5);
+        let mut machine = Machine::on(MemoryKernel::alone_on(2), 1024, Config::default(), |_| ());
+        let page = machine.map(1);
+        machine.kernel.pass(2 * WORK);
+        let process = machine.process;
+        let me = process.services.service(1);
+        process.services.wake(me);
+        let mut turn = ServiceTurn {
+            worker: Worker::new(machine.kernel),
+            watch: Watch::new(process.now()),
+            quiet: 0,
+            served: true,
+            owed: WORK,
+        };
+        assert!(machine.kernel.touch(7, page, Some(1)).is_err(), "a fault");
+        process.service_turn(me, &mut turn);
+        let waited = process.counters().psi_some_ns.get();
+        assert!(waited >= WORK.as_nanos() as u64 / 2, "{waited}");
+        assert!(turn.owed < WORK, "it counts once");
     }
 }

@@ -31,6 +31,12 @@ pub fn ticks() -> u64 {
     now.tv_sec as u64 * USER_HZ + now.tv_nsec as u64 / (1_000_000_000 / USER_HZ)
 }
 
+/// Processor time that the calling thread has used.
+pub fn of_thread() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Processor time that the threads of a process have used; none if it has ended.
 pub fn of_process(pid: u32) -> Option<Duration> {
     /// The clock of a process's scheduled time (`CPUCLOCK_SCHED`), beside the number in the upper bits.

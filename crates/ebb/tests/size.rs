@@ -1,0 +1,233 @@
+//! `ebb size`: how much memory a program needs, and its time with less. The predicted times are held against real runs.
+
+mod common;
+
+use common::{cannot_page, ebb, lacks};
+use ebb_harness::job::Job;
+use ebb_harness::workloads::{Scale, Workload};
+use ebb_harness::{MIB, tools};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn size(arguments: &[&str]) -> Output {
+    let mut timeout = Command::new("timeout");
+    timeout.args(["-k1", "120"]).arg(ebb()).arg("size");
+    timeout
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What `ebb size` says of a job in this memory.
+fn report(job: &Job, memory: &str, dir: &Path) -> Value {
+    let file = dir.join("report");
+    let words = ["size", "--json", "--memory", memory, "--output"].map(Into::into);
+    let wrapper = [ebb().as_os_str().to_owned()].into_iter().chain(words);
+    let wrapper = wrapper.chain([file.clone().into(), "--".into()]);
+    let run = job.clone().behind(wrapper).run(None).unwrap();
+    assert!(run.ok(), "{}: {}", run.ending(), run.stderr);
+    serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+}
+
+/// The time that a job takes in so much memory.
+fn real(job: &Job, bytes: u64) -> f64 {
+    let words = [
+        "run".into(),
+        "--memory".into(),
+        bytes.to_string().into(),
+        "--".into(),
+    ];
+    let wrapper = [ebb().as_os_str().to_owned()].into_iter().chain(words);
+    let start = Instant::now();
+    let run = job.clone().behind(wrapper).run(None).unwrap();
+    assert!(run.ok(), "{}: {}", run.ending(), run.stderr);
+    start.elapsed().as_secs_f64()
+}
+
+/// Whether a row is right within a quarter, or as it says.
+fn holds(row: &Value, real: f64) -> bool {
+    let seconds = |name: &str| row[name].as_f64().unwrap();
+    let near = (seconds("seconds") / real - 1.0).abs() <= 0.25;
+    near || (seconds("at_least")..=seconds("at_most")).contains(&real)
+}
+
+/// Three programs, in three budgets each. Other load changes times: of three rounds one has to hold.
+#[test]
+fn predicted_times_hold() {
+    if cannot_page() || common::not_built_for_speed() {
+        return;
+    }
+    let heap = [
+        tools::project()
+            .join("bench/python_heap.py")
+            .into_os_string(),
+        "120000".into(),
+    ];
+    let Some(python) = tools::python() else {
+        return println!("skipped: python3 is not installed");
+    };
+    let heap = Job::new([python.into_os_string()].into_iter().chain(heap));
+    let jobs = [
+        ("touch", "80M", Workload::Touch.job(Scale::Small)),
+        ("NumPy", "64M", Workload::Numpy.job(Scale::Small)),
+        ("heap", "40M", Ok(heap)),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for (name, memory, job) in jobs {
+        let Ok(job) = job else {
+            println!("skipped in part: {}", job.err().unwrap());
+            continue;
+        };
+        let job = job.time_limit(Duration::from_secs(120));
+        let mut rounds = (0..3).map(|_| {
+            let report = report(&job, memory, dir.path());
+            let rows = report["budgets"].as_array().unwrap();
+            assert!(rows.len() >= 4, "{report}");
+            let checked = [1, rows.len() / 2, rows.len() - 1].map(|i| {
+                let bytes = rows[i]["bytes"].as_u64().unwrap();
+                let real = real(&job, bytes);
+                println!("{name}, {} MiB: {real:.2} s; {}", bytes / MIB, rows[i]);
+                holds(&rows[i], real)
+            });
+            checked == [true; 3]
+        });
+        assert!(rounds.any(|held| held), "{name}");
+    }
+}
+
+/// It lets the program's output and status through, and its budget follows.
+#[test]
+fn the_report_says_what_a_program_has_and_touches() {
+    if cannot_page() || lacks("python3") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, plot) = (dir.path().join("report"), dir.path().join("plot.svg"));
+    // 240 MiB, of which it goes on using 60.
+    let program = "import sys, time\n\
+        pages = [bytes([i % 256]) * 100 + bytes(3900) for i in range(60_000)]\n\
+        end = time.time() + 1.5\n\
+        while time.time() < end: sum(page[0] for page in pages[:15_000])\n\
+        print('its own'); sys.exit(7)";
+    let out = size(&[
+        "--json",
+        "--interval",
+        "50ms",
+        "-o",
+        file.to_str().unwrap(),
+        "--plot",
+        plot.to_str().unwrap(),
+        "--",
+        "python3",
+        "-c",
+        program,
+    ]);
+    assert_eq!(
+        (out.status.code(), text(&out.stdout).as_str()),
+        (Some(7), "its own\n")
+    );
+    let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let had = report["had_bytes"].as_u64().unwrap();
+    assert!((230 * MIB..290 * MIB).contains(&had), "{report}");
+    let budgets = report["budgets"].as_array().unwrap();
+    let first = budgets[0]["bytes"].as_u64().unwrap();
+    assert!(
+        (had / 16 * 7..had / 8 * 5).contains(&first),
+        "half of what it has: {report}"
+    );
+    assert!(
+        budgets.last().unwrap()["fits"] == true && budgets[0]["fits"] == false,
+        "{report}"
+    );
+    let touched = report["touched"].as_array().unwrap();
+    let windows: Vec<_> = touched
+        .iter()
+        .map(|window| window["seconds"].as_f64().unwrap())
+        .collect();
+    assert!(windows.starts_with(&[0.05, 0.5]), "{report}");
+    let least = touched
+        .iter()
+        .map(|window| window["bytes"].as_u64().unwrap())
+        .min();
+    assert!(least.unwrap() > 10 * MIB, "{report}");
+    let plot = fs::read_to_string(plot).unwrap();
+    assert!(
+        plot.starts_with("<svg") && plot.ends_with("</svg>\n") && plot.contains("<polyline"),
+        "{plot}"
+    );
+}
+
+/// As a table, of a program that runs already.
+#[test]
+fn a_tree_that_runs_is_looked_at() {
+    if cannot_page() || lacks("python3") {
+        return;
+    }
+    let program = "import time; kept = [bytes(4000) for _ in range(30_000)]; print('filled', flush=True)\n\
+                   while True: sum(map(len, kept)); time.sleep(0.01)";
+    let mut run = Command::new("timeout");
+    run.args(["-k1", "60"]).arg(ebb());
+    run.args(["run", "-m", "80M", "--", "python3", "-c", program]);
+    let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(run.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let supervisor = child_of(run.id());
+    let said = size(&["--interval", "20ms", &supervisor.to_string()]);
+    terminate(run.id());
+    run.wait().unwrap();
+    let table = text(&said.stdout);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    assert!(
+        table.contains("within 1.2 s") && table.contains("as it ran"),
+        "{table}"
+    );
+    assert!(
+        table.contains("MEMORY") && table.contains("nothing is paged"),
+        "{table}"
+    );
+}
+
+/// The child of `timeout`.
+fn child_of(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn terminate(pid: u32) {
+    let kill = Command::new("kill").arg(pid.to_string()).status().unwrap();
+    assert!(kill.success());
+}
+
+#[test]
+fn bad_input_has_one_message_with_the_next_step() {
+    if cannot_page() {
+        return;
+    }
+    for (arguments, told) in [
+        (
+            &["--interval", "soon", "--", "true"][..],
+            "--interval soon: give a time",
+        ),
+        (
+            &["-o", "/no/such/place", "--", "true"][..],
+            "give a file that can be written",
+        ),
+        (&["1"][..], "ebb run"),
+        (&[][..], "required"),
+        (&["-m", "1G", "4711"][..], "cannot be used with"),
+    ] {
+        let out = size(arguments);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(125), "{arguments:?}: {said}");
+        assert!(said.contains(told), "{arguments:?}: {said}");
+    }
+}
