@@ -72,6 +72,14 @@ pub fn time(ns: u64) -> String {
     }
 }
 
+/// A time for people, where milliseconds are no matter.
+pub fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        short if short < 10.0 => format!("{short:.1} s"),
+        long => format!("{long:.0} s"),
+    }
+}
+
 /// Whether a tree pages, for people.
 pub fn paging(pages: bool) -> &'static str {
     match pages {

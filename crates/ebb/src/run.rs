@@ -31,18 +31,30 @@ const HELPERS: Duration = Duration::from_secs(10);
 /// # Errors
 /// The command cannot be started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
-    run_then(args, || (), |_, _| ())
+    run_beside(args, &mut Alone)
 }
 
-/// The same. `begun` is called once the program runs, and `ended` at its end, with the figures and the time it took.
+/// Who follows the run of a program.
+pub trait Companion {
+    /// The program runs.
+    fn begun(&mut self);
+    /// It has ended, with these figures, after this time.
+    fn ended(&mut self, stats: &StatsShown, ran: Duration);
+}
+
+/// Nobody does.
+struct Alone;
+
+impl Companion for Alone {
+    fn begun(&mut self) {}
+    fn ended(&mut self, _: &StatsShown, _: Duration) {}
+}
+
+/// Runs the command as [`run`] does, with a companion.
 ///
 /// # Errors
-/// As [`run`].
-pub fn run_then(
-    mut args: RunArgs,
-    begun: impl FnOnce(),
-    ended: impl FnOnce(&StatsShown, Duration),
-) -> Result<ExitCode> {
+/// As there.
+pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<ExitCode> {
     let filled = defaults::fill(&mut args)?;
     let (mut setup, pending_header) =
         setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
@@ -64,17 +76,8 @@ pub fn run_then(
     let signals = wait::prepare().context("cannot take signals")?;
     let mut supervisor = Supervisor::new(setup)?;
     let _served = metrics.map(Listener::serve).transpose()?;
-    let mut command = Command::new(&program.path);
-    command.arg0(&args.command[0]).args(&args.command[1..]);
-    if !library.withheld_from(&program.kind) {
-        library.put_into(&mut command);
-    }
+    let mut command = command(&args, &program, &library);
     command.env(CONTROL, supervisor.control_value());
-    // The preload library obeys it where programs of the tree start others.
-    command.env_remove(REQUIRE_MANAGED);
-    if args.require_managed {
-        command.env(REQUIRE_MANAGED, "1");
-    }
     for device in pending_header {
         device.write()?;
     }
@@ -86,7 +89,7 @@ pub fn run_then(
     };
     // The program has started, so it does not inherit this.
     ebb_sys::thread::prompt();
-    begun();
+    companion.begun();
     let mut warned = program.kind != Kind::Managed;
     let end = running
         .wait(&mut supervisor, |tree| {
@@ -109,12 +112,27 @@ pub fn run_then(
     report(&supervisor);
     let stats = supervisor.stats();
     summarize(&args, &stats);
-    ended(&stats, ran);
+    companion.ended(&stats, ran);
     if supervisor.has_processes() && daemon::split() == Ok(Side::Background) {
         stay_behind(&mut supervisor, &running)?;
         report(&supervisor);
     }
     Ok(end.status().into())
+}
+
+/// The program's command, as it was given.
+fn command(args: &RunArgs, program: &Program, library: &Library) -> Command {
+    let mut command = Command::new(&program.path);
+    command.arg0(&args.command[0]).args(&args.command[1..]);
+    if !library.withheld_from(&program.kind) {
+        library.put_into(&mut command);
+    }
+    // The preload library obeys it where programs of the tree start others.
+    command.env_remove(REQUIRE_MANAGED);
+    if args.require_managed {
+        command.env(REQUIRE_MANAGED, "1");
+    }
+    command
 }
 
 /// Waits until the memory of ended programs is given back, and says so where that takes a while.

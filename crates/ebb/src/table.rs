@@ -10,15 +10,21 @@ use tabwriter::TabWriter;
 /// # Errors
 /// The output cannot be written to.
 pub fn write(
-    out: &mut impl Write,
+    out: &mut dyn Write,
     alignment: Alignment,
     heading: &[&str],
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> io::Result<()> {
+    let mut lines = vec![heading.join("\t")];
+    lines.extend(rows.into_iter().map(|row| row.join("\t")));
+    write_lines(out, alignment, &lines)
+}
+
+/// Lines whose columns are between tabs.
+fn write_lines(out: &mut dyn Write, alignment: Alignment, lines: &[String]) -> io::Result<()> {
     let mut table = TabWriter::new(Vec::new()).alignment(alignment).padding(2);
-    writeln!(table, "{}", heading.join("\t"))?;
-    for row in rows {
-        writeln!(table, "{}", row.join("\t"))?;
+    for line in lines {
+        writeln!(table, "{line}")?;
     }
     let text = table
         .into_inner()

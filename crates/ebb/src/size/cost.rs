@@ -4,9 +4,10 @@
 //! work at both ends, the turns of service on its processor, and those of other programs. So a small program of our own
 //! touches pages under `ebb run` and measures its time itself. The quotient holds for all waits in about as much load.
 
+use crate::ask::stats_of;
 use anyhow::{Context, Result, ensure};
 use ebb_engine::PAGE_SIZE;
-use serde_json::Value;
+use std::io::Read;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -23,54 +24,30 @@ const TOUCHES: usize = 2 * PAGES;
 /// The program cannot run.
 pub fn factor() -> Result<f64> {
     let ebb = std::env::current_exe()?;
-    let stats = tempfile()?;
-    let run = Command::new(&ebb)
-        .args([
-            "run",
-            "--summary=off",
-            "--memory",
-            BUDGET,
-            "--swap",
-            "none",
-            "--pool",
-            "lz4",
-        ])
-        .arg("--stats")
-        .arg(&stats.0)
-        .arg("--")
+    let mut run = Command::new(&ebb)
+        .args(["run", "--summary=off", "--memory", BUDGET, "--swap", "none"])
+        .args(["--pool", "lz4", "--"])
         .arg(&ebb)
         .arg(WORD)
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .output()?;
-    let said = String::from_utf8_lossy(&run.stdout);
-    let took: u64 = said.trim().parse().context("the trial failed")?;
-    let stats: Value = serde_json::from_slice(&std::fs::read(&stats.0)?)?;
-    let ways = stats["fault_latency"].as_object().context("no figures")?;
-    let waited: u64 = ways.values().filter_map(|way| way["sum_ns"].as_u64()).sum();
+        .spawn()?;
+    let mut said = [0; 64];
+    let len = run.stdout.take().context("no output")?.read(&mut said)?;
+    run.wait()?;
+    let said = String::from_utf8_lossy(&said[..len]);
+    let (took, waited) = said.trim().split_once(' ').context("the trial failed")?;
+    let (took, waited): (u64, u64) = (took.parse()?, waited.parse()?);
     ensure!(waited > 0, "the trial was not paged");
     Ok((took as f64 / waited as f64).max(1.0))
 }
 
-/// A path that goes with the value.
-struct Scratch(std::path::PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn tempfile() -> Result<Scratch> {
-    let path = std::env::temp_dir().join(format!("ebb-size-{}.json", std::process::id()));
-    std::fs::File::create_new(&path)?;
-    Ok(Scratch(path))
-}
-
-/// On the trial's side: touches pages at random in more memory than there is, and says the nanoseconds.
+/// On the trial's side: touches pages at random in more memory than there is. Says the nanoseconds, and those that
+/// service has measured as waits.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// It is in no tree.
 pub fn touch_pages() -> Result<ExitCode> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = || {
@@ -95,6 +72,7 @@ pub fn touch_pages() -> Result<ExitCode> {
     }
     let took = start.elapsed();
     std::hint::black_box(&memory);
-    println!("{}", took.as_nanos());
+    let waited = stats_of(std::process::id())?.waited_ns();
+    println!("{} {waited}", took.as_nanos());
     Ok(ExitCode::SUCCESS)
 }

@@ -15,13 +15,13 @@ mod touched;
 use crate::ask::{ask, stats_of};
 use crate::cli::{RunArgs, SizeArgs};
 use crate::figures::pace;
-use crate::run;
+use crate::run::{self, Companion};
 use anyhow::Result;
 use ebb_tree::{LimitChange, Request, StatsShown};
 use report::{Form, Report};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use touched::{Touches, Watch};
@@ -89,28 +89,60 @@ fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<ExitCod
     let follows = args.memory.is_none();
     run.memory = args.memory.or_else(|| Some(FIRST.to_string()));
     (run.swap, run.pool) = (args.swap, args.pool);
-    let (ended, touches) = (AtomicBool::new(false), Mutex::new(Touches::default()));
-    let report = |stats: &StatsShown, ran| {
-        ended.store(true, SeqCst);
-        let touches = touches.lock().unwrap_or_else(PoisonError::into_inner);
-        // The program has run: a report that cannot be written does not change its end.
-        if let Err(error) = form.write(&Report::of(stats, ran, factor(), &touches)) {
-            eprintln!("ebb: {error:#}");
-        }
-    };
+    let shared = Shared::default();
     thread::scope(|scope| {
-        let begun = || drop(scope.spawn(|| attend(interval, follows, &ended, &touches)));
-        let end = run::run_then(run, begun, report);
-        ended.store(true, SeqCst);
+        let begun = || drop(scope.spawn(|| attend(interval, follows, &shared)));
+        let mut companion = Reporter {
+            begun: &begun,
+            shared: &shared,
+            form: &mut form,
+        };
+        let end = run::run_beside(run, &mut companion);
+        shared.ended.store(true, SeqCst);
         end
     })
 }
 
+/// What the thread beside the run has found, and whether it may end.
+#[derive(Default)]
+struct Shared {
+    ended: AtomicBool,
+    touches: Mutex<Touches>,
+}
+
+impl Shared {
+    fn touches(&self) -> MutexGuard<'_, Touches> {
+        self.touches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts that thread, and writes the report.
+struct Reporter<'a> {
+    begun: &'a dyn Fn(),
+    shared: &'a Shared,
+    form: &'a mut Form,
+}
+
+impl Companion for Reporter<'_> {
+    fn begun(&mut self) {
+        (self.begun)();
+    }
+
+    fn ended(&mut self, stats: &StatsShown, ran: Duration) {
+        self.shared.ended.store(true, SeqCst);
+        let report = Report::of(stats, ran, factor(), &self.shared.touches());
+        // The program has run: a report that cannot be written does not change its end.
+        if let Err(error) = self.form.write(&report) {
+            eprintln!("ebb: {error:#}");
+        }
+    }
+}
+
 /// While the command runs: lets the budget follow what the programs have, and watches what they touch.
-fn attend(interval: Duration, follows: bool, ended: &AtomicBool, touches: &Mutex<Touches>) {
+fn attend(interval: Duration, follows: bool, shared: &Shared) {
     let mut watch = Watch::new(interval);
     let mut budget = FIRST;
-    while !ended.load(SeqCst) {
+    while !shared.ended.load(SeqCst) {
         thread::sleep(FOLLOW.min(watch.due_in().unwrap_or(FOLLOW).max(LEAST)));
         let Ok(stats) = stats_of(std::process::id()) else {
             continue;
@@ -121,7 +153,7 @@ fn attend(interval: Duration, follows: bool, ended: &AtomicBool, touches: &Mutex
             budget = half;
         }
         if watch.look(&members(&stats)) {
-            *touches.lock().unwrap_or_else(PoisonError::into_inner) = watch.touches().clone();
+            *shared.touches() = watch.touches().clone();
         }
         if watch.due_in().is_none() {
             watch.again();

@@ -1,7 +1,7 @@
 //! Time against budget as SVG: a line, and the range around it.
 
 use super::budgets::Row;
-use super::report::seconds;
+use crate::figures::seconds;
 use ebb_stores::human;
 use std::time::Duration;
 

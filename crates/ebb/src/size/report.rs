@@ -4,6 +4,7 @@ use super::budgets::{Row, rows};
 use super::picture::picture;
 use super::touched::Touches;
 use crate::cli::SizeArgs;
+use crate::figures::seconds;
 use crate::table::{self, Alignment};
 use anyhow::{Context, Result};
 use ebb_stores::human;
@@ -11,6 +12,7 @@ use ebb_tree::StatsShown;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Write, stderr, stdout};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,15 +36,16 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let seconds = |time: Duration| (time.as_secs_f64() * 1000.0).round() / 1000.0;
-        let touched = |(window, bytes): &(Duration, u64)| json!({"seconds": seconds(*window), "bytes": bytes});
+        let number = |time: Duration| (time.as_secs_f64() * 1000.0).round() / 1000.0;
+        let touched =
+            |(window, bytes): &(Duration, u64)| json!({"seconds": number(*window), "bytes": bytes});
         let row = |row: &Row| {
             json!({
                 "bytes": row.bytes,
-                "seconds": seconds(row.time),
-                "at_least": seconds(row.least),
-                "at_most": seconds(row.most),
-                "waited_seconds": seconds(row.waited),
+                "seconds": number(row.time),
+                "at_least": number(row.least),
+                "at_most": number(row.most),
+                "waited_seconds": number(row.waited),
                 "fits": row.fits,
             })
         };
@@ -54,7 +57,8 @@ impl Report {
         })
     }
 
-    fn text(&self, out: &mut impl Write) -> Result<()> {
+    fn text(&self) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
         let windows = self.windows.iter();
         let touched: Vec<_> = windows
             .map(|(window, bytes)| format!("{} within {}", human(*bytes), seconds(*window)))
@@ -78,21 +82,14 @@ impl Report {
             vec![human(row.bytes), time, from, to, waited, note.into()]
         });
         let heading = ["MEMORY", "TIME", "FROM", "TO", "WAITED", ""];
-        Ok(table::write(out, Alignment::Right, &heading, rows)?)
-    }
-}
-
-/// For people.
-pub fn seconds(time: Duration) -> String {
-    match time.as_secs_f64() {
-        short if short < 10.0 => format!("{short:.1} s"),
-        long => format!("{long:.0} s"),
+        table::write(&mut out, Alignment::Right, &heading, rows)?;
+        Ok(out)
     }
 }
 
 /// Where reports go, and how they look.
 pub struct Form {
-    out: Box<dyn Write>,
+    out: File,
     json: bool,
     plot: Option<(PathBuf, File)>,
 }
@@ -112,10 +109,10 @@ impl Form {
             };
             File::create(path).with_context(refused)
         };
-        let out: Box<dyn Write> = match (&args.output, args.pid) {
-            (Some(path), _) => Box::new(create("--output", path)?),
-            (None, Some(_)) => Box::new(stdout()),
-            (None, None) => Box::new(stderr()),
+        let out = match (&args.output, args.pid) {
+            (Some(path), _) => create("--output", path)?,
+            (None, Some(_)) => stdout().as_fd().try_clone_to_owned()?.into(),
+            (None, None) => stderr().as_fd().try_clone_to_owned()?.into(),
         };
         let plot = match &args.plot {
             Some(path) => Some((path.clone(), create("--plot", path)?)),
@@ -133,11 +130,11 @@ impl Form {
     /// # Errors
     /// Those of write(2).
     pub fn write(&mut self, report: &Report) -> Result<()> {
-        match self.json {
-            true => writeln!(self.out, "{}", report.json())?,
-            false => report.text(&mut self.out)?,
-        }
-        self.out.flush()?;
+        let text = match self.json {
+            true => format!("{}\n", report.json()).into_bytes(),
+            false => report.text()?,
+        };
+        self.out.write_all(&text)?;
         if let Some((path, _)) = &self.plot {
             std::fs::write(path, picture(&report.rows))
                 .with_context(|| format!("cannot write {}", path.display()))?;

@@ -23,11 +23,11 @@ impl Touches {
     }
 
     fn add(&mut self, window: Duration, bytes: u64) {
-        match self.windows.iter_mut().find(|(known, _)| *known == window) {
-            Some((_, most)) => *most = bytes.max(*most),
-            None => self.windows.push((window, bytes)),
+        let at = self.windows.partition_point(|(known, _)| *known < window);
+        match self.windows.get_mut(at) {
+            Some((known, most)) if *known == window => *most = bytes.max(*most),
+            _ => self.windows.insert(at, (window, bytes)),
         }
-        self.windows.sort_unstable();
     }
 }
 
@@ -71,10 +71,13 @@ impl Watch {
         if self.due_in() != Some(Duration::ZERO) {
             return false;
         }
-        let processes = pids.iter().filter_map(|pid| Process::open(*pid).ok());
+        let processes: Vec<Process> = pids
+            .iter()
+            .filter_map(|pid| Process::open(*pid).ok())
+            .collect();
         if self.since.is_none() {
             // One that refuses is refused when it is read, too.
-            for process in processes {
+            for process in &processes {
                 let _ = process.forget_touches();
             }
             self.since = Some(Instant::now());
@@ -82,7 +85,7 @@ impl Watch {
         }
         let window = self.interval * WINDOWS[self.ended];
         self.ended += 1;
-        let all: Vec<Touched> = processes.filter_map(|p| p.touched().ok()).collect();
+        let all: Vec<Touched> = processes.iter().filter_map(|p| p.touched().ok()).collect();
         if all.is_empty() {
             return false;
         }

@@ -350,14 +350,14 @@ fn ascend(
         }
         Ok(false)
     };
-    let mut result = walk();
-    for _ in 1..MAX_WALKS {
-        if result.is_ok() {
-            break;
+    let mut left = MAX_WALKS;
+    loop {
+        left -= 1;
+        match walk() {
+            Err(_) if left > 0 => {}
+            result => return result,
         }
-        result = walk();
     }
-    result
 }
 
 /// A refusal that says no more than it knows: of a process that is of the tree, "another user's" would mislead.

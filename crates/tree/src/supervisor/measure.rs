@@ -166,8 +166,8 @@ impl Supervisor {
         // counted here, the tree would be out of sight for that long, just when it nears its budget.
         apart += self.measurements.sharing.take_cost();
         let cost = cpu_time().saturating_sub(cpu).saturating_sub(apart);
-        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
-        let until_full = Duration::from_millis((room / (FILL_PAGES_PER_MS * cpus)).max(0) as u64);
+        let rate = FILL_PAGES_PER_MS * self.processors as i64;
+        let until_full = Duration::from_millis((room / rate).max(0) as u64);
         let pace = if self.someone_to_measure() || self.someone_shares() {
             until_full
         } else {

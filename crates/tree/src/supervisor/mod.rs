@@ -192,6 +192,8 @@ pub struct Supervisor {
     due: Instant,
     /// The time when it began.
     since: Instant,
+    /// Processors that the tree may use.
+    processors: usize,
     /// The budgets that can be given.
     budgets: RangeInclusive<u64>,
     /// The budget in pages that holds while none is being lowered.
@@ -324,6 +326,7 @@ impl Supervisor {
             pressure: TreePressure::default(),
             due: Instant::now(),
             since: Instant::now(),
+            processors: ebb_sys::thread::allowed_cpus().len().max(1),
             budgets: setup.budgets,
             reduction: None,
             own_limits: OwnLimits::default(),

@@ -108,7 +108,7 @@ impl Supervisor {
         if now < due || self.table.mode() != Mode::Paging {
             return;
         }
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = self.processors;
         let rows = SlotNumber::all()
             .filter(|slot| self.used[slot.index()])
             .map(|slot| {
