@@ -13,7 +13,8 @@ while right:
     over = os.path.exists("over")
     right = all(hashlib.sha1(page).digest() == sum for page, sum in zip(data, sums))
     if over: break
-print(right, len(data))
+print(right, len(data), flush=True)
+open("ended", "w").close()
 '
 bad=0
 run() {
@@ -21,15 +22,23 @@ run() {
     timeout --verbose -k 5 200 "$ebb" run --memory 32M --pool none --swap "$2" -- \
         python3 -c "$program" > output 2> said &
     pid=$!
+    # A second before the time is up.
+    { sleep 199; ps -eo pid,ppid,stat,etimes,wchan:32,args | grep -E '[e]bb|[p]ython3' > states; } &
+    watcher=$!
     for _ in $(seq 500); do [ -e filled ] && break; sleep 0.2; done
     [ -z "${BESIDE:-}" ] || touch go
     eval "$3"
     touch over go
     wait $pid
     status=$?
+    kill $watcher 2> /dev/null
     echo "$1: status $status, output '$(cat output)'"; tail -3 said
     # A program that is ended for memory has the status of one that is killed.
-    if grep -q '^timeout: sending' said; then echo "$1: it hung"; bad=1; fi
+    if grep -q '^timeout: sending' said; then
+        echo "$1: it hung; the program ended $(($(date +%s) - $(stat -c %Y ended || date +%s))) s before"
+        cat states
+        bad=1
+    fi
     if [ $status = 0 ]; then [ "$(cat output)" = 'True 8000' ] || bad=1; else grep -q '^ebb' said || bad=1; fi
     if [ "${MUST_END:-}" = well ] && [ $status != 0 ]; then echo "$1: it did not end well"; bad=1; fi
 }

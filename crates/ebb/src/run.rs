@@ -34,7 +34,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
     run_beside(args, &mut Alone)
 }
 
-/// Who follows the run of a program.
+/// A companion of a program's run.
 pub trait Companion {
     /// The program runs.
     fn begun(&mut self);

@@ -179,7 +179,7 @@ impl Freezer {
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        // What is frozen cannot even be killed.
+        // A frozen process cannot even be killed.
         self.set("THAWED");
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {

@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What `ebb size` says of a job in this memory.
+/// The report of `ebb size` on a job in this memory.
 fn report(job: &Job, memory: &str, dir: &Path) -> Value {
     let file = dir.join("report");
     let words = ["size", "--json", "--memory", memory, "--output"].map(Into::into);

@@ -1,4 +1,4 @@
-//! What a wait for a page costs the program that waits, on this machine as it is now.
+//! The cost of a wait for a page to the program that waits, on this machine as it is now.
 //!
 //! Service measures a wait from the read of a fault to the end of its service. The program loses more: the kernel's
 //! work at both ends, the turns of service on its processor, and those of other programs. So a small program of our own

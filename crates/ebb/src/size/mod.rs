@@ -103,7 +103,7 @@ fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<ExitCod
     })
 }
 
-/// What the thread beside the run has found, and whether it may end.
+/// The findings of the thread beside the run, and the word that ends it.
 #[derive(Default)]
 struct Shared {
     ended: AtomicBool,

@@ -1,4 +1,4 @@
-//! What `ebb size` says, as text, JSON and a picture.
+//! The report of `ebb size` as text and JSON.
 
 use super::budgets::{Row, rows};
 use super::picture::picture;

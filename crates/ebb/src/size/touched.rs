@@ -1,7 +1,7 @@
 //! How much of its memory a tree touches within 1, 10 and 60 intervals, by its accessed bits.
 //!
 //! They are cleared once and read at the end of each window, so a page of a long window is one of a short window, too.
-//! What cannot be read, as of another user's process, is left out.
+//! Processes that cannot be read, as those of another user, are left out.
 
 use ebb_sys::proc::{Process, Touched};
 use std::time::{Duration, Instant};

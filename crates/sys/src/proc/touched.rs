@@ -1,5 +1,5 @@
-//! How much of its memory a process touched since somebody last asked: the accessed bits of its page tables, which
-//! `/proc/PID/smaps` adds up for each mapping, and `/proc/PID/clear_refs` clears.
+//! The memory that a process touched since somebody last asked, by the accessed bits of its page tables.
+//! `/proc/PID/smaps` adds them up for each mapping, and `/proc/PID/clear_refs` clears them.
 //!
 //! Needs no privilege beside being of the same user. A huge page has one bit, so it is touched as a whole. A page
 //! that the processor still has a translation of counts as not touched: 8 MiB at most, of those used most. Clearing

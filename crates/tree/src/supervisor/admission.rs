@@ -133,7 +133,7 @@ impl Supervisor {
         }
         let inside = || self.is_inside(&peer);
         let kind = match self.is_our_user(peer.uid) {
-            // Who joins is looked at once more.
+            // A process that joins is looked at once more.
             true if inside() == Ok(true) => PeerKind::Inside,
             true => PeerKind::Outside,
             false if self.serves_other_users => match inside() {
