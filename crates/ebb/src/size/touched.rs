@@ -76,6 +76,9 @@ impl Watch {
             .filter_map(|pid| Process::open(*pid).ok())
             .collect();
         if self.since.is_none() {
+            if processes.is_empty() {
+                return false;
+            }
             // One that refuses is refused when it is read, too.
             for process in &processes {
                 let _ = process.forget_touches();
@@ -126,11 +129,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_left_out() {
+    fn a_watch_begins_with_the_first_process() {
         let mut watch = Watch::new(Duration::from_millis(1));
         assert!(!watch.look(&[u32::MAX]));
+        assert_eq!(watch.due_in(), Some(Duration::ZERO));
+        assert!(!watch.look(&[std::process::id()]), "cleared");
         std::thread::sleep(Duration::from_millis(2));
+        assert!(watch.look(&[u32::MAX, std::process::id()]));
+        // All have ended meanwhile.
+        std::thread::sleep(Duration::from_millis(20));
         assert!(!watch.look(&[u32::MAX]));
-        assert!(watch.touches().windows().is_empty());
+        assert_eq!(watch.touches().windows().len(), 1);
     }
 }
