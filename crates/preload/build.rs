@@ -44,6 +44,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
+    // Segments begin with pages: else how many pages the loader writes to depends on the length of the code.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,separate-loadable-segments");
     // What runs as each program starts lies together.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,keep-text-section-prefix");
     // Without the compiler's own start and end, which every program would run in vain: the loader calls constructors

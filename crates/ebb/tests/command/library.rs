@@ -200,5 +200,6 @@ fn the_command_and_its_library_are_small() {
     let all = stripped(ebb()).len();
     let both = all - packed + library.len();
     println!("ebb with the library inside {all}, and both side by side {both}");
-    assert!(all < MOST && both < MOST, "{all}, {both}");
+    // One file has to be under 4 MB; two beside each other may take 4 MiB.
+    assert!(all < MOST && both < 4 << 20, "{all}, {both}");
 }
