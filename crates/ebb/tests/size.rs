@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::tree::{BUDGET, Tree};
 use common::{cannot_page, ebb, lacks};
 use ebb_harness::job::Job;
 use ebb_harness::workloads::{Scale, Workload};
@@ -168,22 +169,12 @@ fn the_report_says_what_a_program_has_and_touches() {
 /// As a table, of a program that runs already.
 #[test]
 fn a_tree_that_runs_is_looked_at() {
-    if cannot_page() || lacks("python3") {
+    if cannot_page() {
         return;
     }
-    let program = "import time; kept = [bytes(4000) for _ in range(30_000)]; print('filled', flush=True)\n\
-                   while True: sum(map(len, kept)); time.sleep(0.01)";
-    let mut run = Command::new("timeout");
-    run.args(["-k1", "60"]).arg(ebb());
-    run.args(["run", "-m", "80M", "--", "python3", "-c", program]);
-    let mut run = run.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut out = std::io::BufReader::new(run.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    let supervisor = child_of(run.id());
-    let said = size(&["--interval", "20ms", &supervisor.to_string()]);
-    terminate(run.id());
-    run.wait().unwrap();
+    let tree = Tree::start(BUDGET, &["a"], "fork");
+    let said = size(&["--interval", "20ms", &tree.pid]);
+    tree.stop(2);
     let table = text(&said.stdout);
     assert!(said.status.success(), "{}", text(&said.stderr));
     assert!(
@@ -194,17 +185,6 @@ fn a_tree_that_runs_is_looked_at() {
         table.contains("MEMORY") && table.contains("nothing is paged"),
         "{table}"
     );
-}
-
-/// The child of `timeout`.
-fn child_of(pid: u32) -> u32 {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    children.split_whitespace().next().unwrap().parse().unwrap()
-}
-
-fn terminate(pid: u32) {
-    let kill = Command::new("kill").arg(pid.to_string()).status().unwrap();
-    assert!(kill.success());
 }
 
 #[test]

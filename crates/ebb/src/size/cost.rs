@@ -7,6 +7,7 @@
 use crate::ask::stats_of;
 use anyhow::{Context, Result, ensure};
 use ebb_engine::PAGE_SIZE;
+use ebb_engine::random::Random;
 use std::io::Read;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -49,24 +50,18 @@ pub fn factor() -> Result<f64> {
 /// # Errors
 /// It is in no tree.
 pub fn touch_pages() -> Result<ExitCode> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Random::new(1);
     let start = Instant::now();
     let mut memory = vec![0u8; PAGES * PAGE_SIZE];
     for page in memory.chunks_exact_mut(PAGE_SIZE) {
         // A third of it does not compress, which is usual.
         for word in page[..PAGE_SIZE / 3].as_chunks_mut::<8>().0 {
-            *word = random().to_le_bytes();
+            *word = random.next().to_le_bytes();
         }
     }
     let mut sum = 0u64;
     for _ in 0..TOUCHES {
-        let page = random() as usize % PAGES;
+        let page = random.below(PAGES);
         sum = sum.wrapping_add(u64::from(memory[page * PAGE_SIZE]));
         memory[page * PAGE_SIZE + PAGE_SIZE / 2] = sum as u8;
     }
