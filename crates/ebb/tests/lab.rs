@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Managed, Under, cannot_page, lab};
+use common::{Managed, Under, cannot_page, lab, lacks};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_lab::allocator::mthp;
@@ -229,4 +229,47 @@ fn pages_of_all_processes_leave_the_pools_in_one_order() {
         "there are pages in the pools and on the device"
     );
     assert!(median(seen) < 20.0);
+}
+
+/// Of pages that are touched at random, with no rule in it, no policy knows more than another.
+#[test]
+fn touches_of_a_program_are_recorded_and_replayed_with_each_policy() {
+    if cannot_page() || lacks("python3") {
+        return;
+    }
+    let _alone = alone();
+    let program = "import random\n\
+                   pages = [bytearray(4096) for _ in range(20_000)]\n\
+                   chance = random.Random(1)\n\
+                   for _ in range(150_000): pages[chance.randrange(20_000)][7] ^= 1";
+    let job = Job::new([
+        lab().as_os_str(),
+        "reclaim".as_ref(),
+        "--json".as_ref(),
+        "--memory".as_ref(),
+        "26M".as_ref(),
+        "--".as_ref(),
+        "python3".as_ref(),
+        "-c".as_ref(),
+        program.as_ref(),
+    ])
+    .time_limit(Duration::from_secs(120));
+    let run = job.run(None).expect("it starts");
+    assert!(run.ok(), "{}: {}", run.ending(), run.stderr);
+    let told = String::from_utf8_lossy(&run.stdout);
+    let rows = told
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"));
+    let rows: Vec<Value> = rows.collect();
+    let faults = |row: &Value| row["faults_50"].as_f64().expect("a number");
+    let (best, others) = rows.split_last().expect("rows");
+    assert_eq!(best["policy"], "best possible");
+    assert!(others.len() >= 8, "{told}");
+    for row in others {
+        let beside = faults(row) / faults(&others[0]);
+        assert!((0.85..1.15).contains(&beside), "{told}");
+        assert!(faults(best) < 0.8 * faults(row), "{told}");
+    }
+    // About half of the touches find the page missing.
+    assert!((40_000.0..80_000.0).contains(&faults(&others[0])), "{told}");
 }

@@ -6,6 +6,7 @@
 pub mod allocator;
 pub mod corpus;
 pub mod devices;
+pub mod reclaim;
 pub mod shrinker;
 pub mod support;
 pub mod vswap;

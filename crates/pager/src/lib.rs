@@ -17,6 +17,7 @@
 //! | [`keeper`] | `Keeper`, the thread for all that need not happen inside a fault or a call |
 //! | [`hooks`] | the interface for the preload library |
 //! | [`simulation`] | the interface for the simulator |
+//! | [`Replay`] | the reclaim queue alone, for the lab |
 //!
 //! `Base`, `Context`, `Reclaimer`, `FaultService` and `Keeper` are layers: each owns its state, with private fields,
 //! and derefs to the one under it. The state under the lock ([`process::state`]) is parts with private fields and a
@@ -38,3 +39,5 @@ mod statics;
 mod syscalls;
 #[cfg(test)]
 mod tests;
+
+pub use reclaim::replay::Replay;

@@ -330,6 +330,9 @@ fn way_of(result: Result<Source, LoadError>) -> Way {
 
 /// Pages to bring in with `page`, which comes from a `device` or not, while the pool is being filled or not.
 fn window_to_load(state: &mut State, page: PageNumber, (device, filling): (bool, bool)) -> Window {
+    if state.pages.is_recorded() {
+        return Window::one(page);
+    }
     let window = state.window(page);
     match device {
         true if filling => window.widened(Window::of_unit(page)),

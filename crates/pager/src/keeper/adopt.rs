@@ -8,9 +8,13 @@ use crate::keeper::thread::Keeper;
 use crate::map::page_map::{UNIT, UNIT_BYTES};
 use crate::pager::Pager;
 use crate::process::context::Context;
+use crate::reclaim::recorder::Recorder;
 use crate::reclaim::staging::Staging;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 impl<K: Kernel> Pager<K> {
     /// Takes the process under management.
@@ -51,6 +55,11 @@ impl<K: Kernel> Pager<K> {
         keeper.send_userfaultfd();
         let mut state = self.lock_service();
         state.pages.begin_paging(staging, self.now_ms());
+        if !forked && let Some(directory) = self.kernel.setting(c"EBB_RECORD") {
+            let directory = Path::new(OsStr::from_bytes(directory.to_bytes()));
+            let process = self.kernel.program();
+            state.pages.record(Recorder::begin(directory, process)?);
+        }
         if forked {
             // Its charge was copied from its parent's.
             member.start_paging(0);

@@ -6,4 +6,6 @@ pub mod freeing;
 pub mod memory_stall;
 pub mod pages;
 pub mod reclaim_queue;
+pub mod recorder;
+pub mod replay;
 pub mod staging;

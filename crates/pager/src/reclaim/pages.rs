@@ -30,6 +30,7 @@ use crate::map::ranges::Ranges;
 use crate::reclaim::attempts::{Attempts, Held, PAGES, Waiter};
 use crate::reclaim::freeing::Freeing;
 use crate::reclaim::reclaim_queue::ReclaimQueue;
+use crate::reclaim::recorder::Recorder;
 use crate::reclaim::staging::{BayIndex, FrameRun, Staging};
 use arrayvec::ArrayVec;
 use ebb_engine::swap::Swap;
@@ -66,6 +67,8 @@ pub struct Pages {
     queue: ReclaimQueue,
     attempts: Attempts,
     staging: Staging,
+    /// A record of touches, for the lab.
+    recorder: Option<Recorder>,
 }
 
 impl Pages {
@@ -76,6 +79,7 @@ impl Pages {
             queue: ReclaimQueue::new(),
             attempts: Attempts::new(),
             staging: Staging::none(),
+            recorder: None,
         }
     }
 
@@ -90,6 +94,24 @@ impl Pages {
     pub fn reset_in_child(&mut self) {
         self.staging = Staging::none();
         self.attempts.clear();
+        self.recorder = None;
+    }
+
+    /// Touches are recorded from now on.
+    pub fn record(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
+    }
+
+    /// Whether touches are recorded. Then each is to be a fault: pages come one at a time, and none gets heat.
+    pub fn is_recorded(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// Pages of a unit come into memory.
+    fn touched(&mut self, unit: UnitNumber, pages: Mask) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.touched(unit, pages);
+        }
     }
 
     /// The state of each page.
@@ -152,7 +174,9 @@ impl Pages {
 
     /// A page was touched, not in a scan, and came back `age` epochs after its eviction.
     pub fn refaulted(&mut self, page: PageNumber, age: u8) {
-        self.queue.refaulted(&mut self.map, page, age);
+        if !self.is_recorded() {
+            self.queue.refaulted(&mut self.map, page, age);
+        }
     }
 
     /// Whether a page that a scan brings leaves again behind it.
@@ -254,6 +278,7 @@ impl Pages {
         for i in set_bits(mask) {
             self.map.set(unit.first().plus(i), Page::Resident(None));
         }
+        self.touched(unit, mask);
         self.queue.insert(&mut self.map, unit, mask);
     }
 
@@ -279,6 +304,7 @@ impl Pages {
             self.map.set(first.plus(i), page);
         }
         let mask = ones(first.within(), outcome.len());
+        self.touched(first.unit(), mask);
         match scan {
             true => self.queue.insert_scan(&mut self.map, first.unit(), mask),
             false => self.queue.insert(&mut self.map, first.unit(), mask),
@@ -305,6 +331,7 @@ impl Pages {
             Back::Copied => self.staging.stored(frame),
         }
         self.map.set(page, Page::Resident(None));
+        self.touched(page.unit(), ones(page.within(), 1));
         self.queue.no_longer_out(&self.map, page, 1);
         self.insert(page, 1);
     }
@@ -595,6 +622,6 @@ impl Pages {
     }
 }
 
-fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
+pub fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
     map.mask(unit, |p| matches!(p, Page::Resident(_)))
 }

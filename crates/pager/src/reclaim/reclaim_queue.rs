@@ -434,11 +434,9 @@ impl ReclaimQueue {
 mod tests {
     use super::*;
     use crate::map::page_map::{Page, UNIT};
+    use crate::reclaim::pages::resident;
+    use crate::reclaim::replay::Replay;
     use ebb_engine::random::Random;
-
-    fn resident(map: &PageMap, unit: UnitNumber) -> Mask {
-        map.mask(unit, |p| matches!(p, Page::Resident(_)))
-    }
 
     fn bring(map: &mut PageMap, q: &mut ReclaimQueue, unit: u32, mask: Mask) {
         for i in (0..UNIT).filter(|i| mask & 1 << i != 0) {
@@ -530,65 +528,27 @@ mod tests {
         assert_eq!(q.next(&mut map, 2, resident), Some((UnitNumber(2), ALL)));
     }
 
-    /// A memory of `room` pages, and what of it a program finds there.
+    /// A memory and what a program finds there, whose invariants are looked at now and then.
     struct QueueModel {
-        map: PageMap,
-        queue: ReclaimQueue,
-        room: usize,
+        replay: Replay,
         steps: usize,
     }
 
     impl QueueModel {
         fn of(room: usize) -> Self {
             Self {
-                map: PageMap::new(),
-                queue: ReclaimQueue::new(),
-                room,
+                replay: Replay::new(room),
                 steps: 0,
             }
         }
 
         /// Touches a page; in a scan the rest of its unit comes with it. How many pages came in.
         fn touch(&mut self, page: usize, scan: bool) -> usize {
-            let page = PageNumber(page);
-            if matches!(self.map.get(page), Page::Resident(_)) {
-                return 0;
-            }
-            let pages = if scan { UNIT - page.within() } else { 1 };
-            while self.map.resident() + pages > self.room {
-                let (unit, mask) = self
-                    .queue
-                    .next(&mut self.map, 512, resident)
-                    .expect("all is queued");
-                for i in (0..UNIT).filter(|i| mask & 1 << i != 0) {
-                    self.map
-                        .set(unit.first().plus(i), Page::Swapped(ebb_engine::EntryId(0)));
-                }
-                self.queue.evicted(&mut self.map, unit, mask);
-                if resident(&self.map, unit) != 0 {
-                    self.queue.requeue(&mut self.map, unit);
-                }
-            }
-            let out = self.map.get(page) != Page::Untouched;
-            let age = self.queue.age(&self.map, page);
-            let mask = crate::map::mask::ones(page.within(), pages);
-            let joins_scan = out && scan && self.queue.joins_scan(&self.map, page);
-            for i in 0..pages {
-                self.map.set(page.plus(i), Page::Resident(None));
-            }
-            match joins_scan {
-                true => self.queue.insert_scan(&mut self.map, page.unit(), mask),
-                false => self.queue.insert(&mut self.map, page.unit(), mask),
-            }
-            if out && !scan {
-                self.queue.refaulted(&mut self.map, page, age);
-            }
             self.steps += 1;
             if self.steps.is_multiple_of(1024) {
-                self.map.check();
-                self.queue.check(&self.map);
+                self.replay.check();
             }
-            pages
+            self.replay.bring(page, scan)
         }
 
         /// Scans `pages` pages `times` times: the share that came in anew.

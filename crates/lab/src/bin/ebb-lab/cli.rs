@@ -30,10 +30,14 @@ pub struct Options {
     /// corpus: the pages of this process
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-    /// corpus: the pages in FILE, one after the other
+    /// corpus: the pages in FILE, one after the other; reclaim: the record in FILE, as EBB_RECORD=DIRECTORY makes
+    /// one of each process that `ebb run` pages
     #[arg(long, value_name = "FILE", conflicts_with = "pid")]
     pub dump: Option<PathBuf>,
-    /// corpus: run this, and take its pages near its peak
+    /// reclaim: the budget in which COMMAND is recorded, a quarter of the memory that it needs
+    #[arg(long, value_name = "SIZE", requires = "command")]
+    pub memory: Option<String>,
+    /// corpus: run this, and take its pages near its peak; reclaim: run this, and record its touches
     #[arg(value_name = "COMMAND", last = true, conflicts_with_all = ["pid", "dump"])]
     pub command: Vec<String>,
 }
@@ -47,10 +51,15 @@ impl Options {
         if self.allocator.is_some() && name != "mthp" {
             bail!("--allocator is an option of the experiment mthp alone");
         }
-        if (self.pid.is_some() || self.dump.is_some() || !self.command.is_empty())
-            && name != "corpus"
-        {
-            bail!("--pid, --dump and a command are for the experiment corpus alone");
+        if self.pid.is_some() && name != "corpus" {
+            bail!("--pid is an option of the experiment corpus alone");
+        }
+        if self.memory.is_some() && name != "reclaim" {
+            bail!("--memory is an option of the experiment reclaim alone");
+        }
+        let takes_program = name == "corpus" || name == "reclaim";
+        if (self.dump.is_some() || !self.command.is_empty()) && !takes_program {
+            bail!("--dump and a command are for the experiments corpus and reclaim alone");
         }
         if self.real && name != "mthp" && name != "shrinker" {
             bail!("--real is an option of the experiments mthp and shrinker alone");

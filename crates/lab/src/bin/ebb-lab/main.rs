@@ -4,6 +4,7 @@
 mod cli;
 mod mthp;
 mod real_shrinker;
+mod reclaim;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -75,6 +76,11 @@ const EXPERIMENTS: &[Experiment] = &[
         about: corpus::ABOUT,
         run: run_corpus,
     },
+    Experiment {
+        name: "reclaim",
+        about: ebb_lab::reclaim::ABOUT,
+        run: reclaim::run,
+    },
 ];
 
 fn main() -> ExitCode {
@@ -115,7 +121,7 @@ fn ebb() -> Result<PathBuf> {
     let ebb = own()?.parent().unwrap_or(Path::new("/")).join("ebb");
     if !ebb.is_file() {
         bail!(
-            "--real needs the command ebb beside ebb-lab, as {}: install it there",
+            "this needs the command ebb beside ebb-lab, as {}: install it there",
             ebb.display()
         );
     }
