@@ -132,7 +132,10 @@ impl<K: Kernel> Keeper<K> {
         if busy || starved {
             turn.heard = self.now();
             let crowded = turn.contention.sample(self.kernel);
-            self.services.compete(crowded || starved);
+            match starved {
+                true => self.services.rescue(),
+                false => self.services.compete(crowded),
+            }
         }
         match () {
             _ if turn.owing => OWING,

@@ -73,7 +73,7 @@ impl<K: Kernel> Context<K> {
     /// On a task of ours: the helper ends, as there is no program any more, or none that it could serve.
     pub fn leave(&self, why: HelperExit) -> ! {
         // The memory goes with the last of the tasks: none may wait for a processor now.
-        self.services.compete(true);
+        self.services.rescue();
         self.swap_space.devices.wipe_keys();
         self.base.leave(Some(self.member), why)
     }
@@ -83,7 +83,7 @@ impl<K: Kernel> Context<K> {
         if let Some(gone) = self.kernel.program_is_gone() {
             if self.base.lifecycle.is_auditing() {
                 // The audit waits for a lock that idle work may hold.
-                self.services.compete(true);
+                self.services.rescue();
                 self.audit();
             }
             self.leave(exit_with(gone));

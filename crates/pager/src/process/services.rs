@@ -37,21 +37,29 @@ impl Service {
         if self.idle.load(SeqCst) || compete.load(SeqCst) {
             return;
         }
-        self.idle
-            .store(kernel.set_urgency(0, Urgency::Idle), SeqCst);
-        // The keeper may have raised the others since the look.
+        // Said before it is so: as idle work it may get no processor for a long time.
+        self.idle.store(true, SeqCst);
+        if !kernel.set_urgency(0, Urgency::Idle) {
+            self.idle.store(false, SeqCst);
+        }
+        // The keeper may have raised the others since the look, and this one before it was lowered.
         if compete.load(SeqCst) {
-            self.competes(kernel);
+            self.raise(kernel);
         }
     }
 
     /// Whether it does now: to give up idle urgency takes CAP_SYS_NICE, or RLIMIT_NICE of 20.
     pub fn competes(&self, kernel: &impl Kernel) -> bool {
-        let able = |id| kernel.set_urgency(id, Urgency::Normal);
-        if self.idle.swap(false, SeqCst) && !able(self.id.load(SeqCst)) {
-            self.idle.store(true, SeqCst);
+        if self.idle.load(SeqCst) {
+            self.raise(kernel);
         }
         !self.idle.load(SeqCst)
+    }
+
+    /// It competes if that is allowed, whatever it says of itself: it may be about to become idle work.
+    fn raise(&self, kernel: &impl Kernel) {
+        let raised = kernel.set_urgency(self.id.load(SeqCst), Urgency::Normal);
+        self.idle.store(!raised, SeqCst);
     }
 }
 
@@ -145,9 +153,15 @@ impl<K: Kernel> Services<K> {
     /// fills the processors; there no thread would be sent elsewhere anyway.
     pub fn compete(&self, on: bool) {
         if !self.compete.swap(on, SeqCst) && on {
-            for service in &self.threads {
-                service.competes(self.kernel);
-            }
+            self.rescue();
+        }
+    }
+
+    /// All compete, whatever was known of them: one that became idle work as they were raised waits for its processor.
+    pub fn rescue(&self) {
+        self.compete.store(true, SeqCst);
+        for service in &self.threads {
+            service.raise(self.kernel);
         }
     }
 

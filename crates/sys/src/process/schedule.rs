@@ -1,8 +1,9 @@
 //! How urgently a thread competes for its processor.
 
-use crate::Errno;
 use crate::kernel::raw;
+use crate::{Errno, proc};
 use std::ffi::c_long;
+use std::ops::ControlFlow;
 
 /// How a thread competes for its processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +32,14 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
     ];
     // SAFETY: a valid parameter block.
     unsafe { raw::checked(libc::SYS_sched_setscheduler, args) }.map(|_| ())
+}
+
+/// Has each thread of a process compete like any other; one for which that is refused stays as it is.
+pub fn compete(pid: u32) {
+    let _ = proc::each_thread(pid, |thread| {
+        let _ = set_urgency(thread, Urgency::Normal);
+        ControlFlow::<()>::Continue(())
+    });
 }
 
 /// The nice value of precedence.
@@ -85,4 +94,33 @@ fn set_short_slice(nice: i32, flags: u64) -> bool {
     let args = [0, &raw const attributes as c_long, 0, 0, 0, 0];
     // SAFETY: a valid block of the size that it names.
     unsafe { raw::call(libc::SYS_sched_setattr, args) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const IDLE: c_long = libc::SCHED_IDLE as c_long;
+
+    fn policy(id: u32) -> c_long {
+        // SAFETY: no pointers.
+        unsafe { raw::call(libc::SYS_sched_getscheduler, [id.into(), 0, 0, 0, 0, 0]) }
+    }
+
+    #[test]
+    fn a_process_of_idle_urgency_competes() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let id = child.id();
+        let lowered = [set_urgency(id, Urgency::Idle).is_ok(), policy(id) == IDLE];
+        compete(id);
+        let raised = policy(id) == c_long::from(libc::SCHED_OTHER);
+        // Not everybody may.
+        let lowered_again = set_urgency(id, Urgency::Idle).is_ok();
+        let able = set_urgency(id, Urgency::Normal).is_ok();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((lowered, lowered_again), ([true; 2], true));
+        assert_eq!(raised, able);
+    }
 }

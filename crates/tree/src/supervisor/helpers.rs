@@ -135,7 +135,7 @@ impl Supervisor {
                 continue;
             };
             if helper.is_due(now) {
-                helper.kill();
+                self.let_helper_end(slot, Duration::ZERO);
             } else if helper.due.is_none() && member.program_is_gone() {
                 self.let_helper_end(slot, GRACE);
             }

@@ -3,6 +3,7 @@
 use crate::guard::Guard;
 use crate::protocol::HelperExit;
 use ebb_sys::proc::{self, Image, Process};
+use ebb_sys::thread;
 use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
@@ -36,6 +37,8 @@ pub(super) struct Helper {
     pub ended: bool,
     /// The time when it is killed: its program is gone.
     pub due: Option<Instant>,
+    /// Flag: it is killed.
+    pub killed: bool,
     /// The reason why it exits, if it has said so.
     pub exit: Option<HelperExit>,
 }
@@ -95,6 +98,7 @@ impl Joining {
             pidfd: helper,
             ended: false,
             due: None,
+            killed: false,
             exit: None,
         };
         Ok(Self {
@@ -108,8 +112,16 @@ impl Joining {
 
 impl Helper {
     /// Ends it, whatever it does. It is reaped when it is gone.
-    pub fn kill(&self) {
+    pub fn kill(&mut self) {
+        if std::mem::replace(&mut self.killed, true) {
+            return;
+        }
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        // The memory goes with the last of its threads, and one of idle urgency gets no processor where others want
+        // them all. After the signal: none makes itself idle any more.
+        if !proc::has_ended(&self.pidfd) {
+            thread::compete(self.pid);
+        }
     }
 
     /// Whether its time to end is over.
