@@ -212,7 +212,7 @@ impl<K: Kernel> Reclaimer<K> {
             let Some((way, victims)) = leaving(ranges, unit, due) else {
                 // A unit that has to stay comes back to the queue when it may leave.
                 if leaving(ranges, unit, pages.resident_of(unit) & !due).is_some() {
-                    pages.requeue(unit);
+                    pages.put_aside(unit, due);
                 }
                 continue;
             };

@@ -194,6 +194,11 @@ impl Pages {
         self.queue.requeue(&mut self.map, unit);
     }
 
+    /// Pages of a unit, whose turn it was, have to stay, and others of it need not.
+    pub fn put_aside(&mut self, unit: UnitNumber, stay: Mask) {
+        self.queue.put_aside(&mut self.map, unit, stay);
+    }
+
     /// Puts all units with resident pages of `start..end` back.
     pub fn requeue_resident(&mut self, start: PageNumber, end: PageNumber) {
         let mut at = start;

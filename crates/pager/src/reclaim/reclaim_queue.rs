@@ -258,7 +258,8 @@ impl ReclaimQueue {
 
     /// The unit whose turn it is, and which of its resident pages to evict. It is out of the
     /// queue; give it back with `requeue` if pages of it stay. Looks at no more than about `limit`
-    /// units; if all their pages shall stay, takes some all the same and lets time pass faster.
+    /// units, and at each once or little more; if all their pages shall stay, takes some all the same and lets time
+    /// pass faster.
     pub fn next(
         &mut self,
         map: &mut PageMap,
@@ -278,11 +279,17 @@ impl ReclaimQueue {
         if self.units.len() * PROBATION < self.kept.len() {
             self.advance(1);
         }
+        // Units that stood aside and were not looked at yet. After all of them nothing is due before time passes.
+        let mut new = self.kept.len();
         for _ in 0..limit {
+            if self.units.is_empty() && new == 0 {
+                break;
+            }
             // Both queues go round in the same time, as if they were one.
             let aside = self.units.is_empty() || self.turns >= self.units.len();
             let next = if aside {
                 self.turns = self.turns.saturating_sub(self.units.len());
+                new = new.saturating_sub(1);
                 self.kept.pop_front()
             } else {
                 self.turns += self.kept.len();
@@ -393,6 +400,16 @@ impl ReclaimQueue {
     pub fn requeue(&mut self, map: &mut PageMap, unit: UnitNumber) {
         if !std::mem::replace(&mut map.unit_mut(unit).queued, true) {
             self.units.push_back(unit);
+        }
+    }
+
+    /// Pages `mask` of a unit, whose turn it was, cannot leave, but others of it can when they are due. So it stands aside,
+    /// and for a resident set's worth of evictions these pages are not what it is looked at for.
+    pub fn put_aside(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
+        let state = map.unit_mut(unit);
+        state.stamp(mask, self.epoch.wrapping_add(RESIDENT_SET));
+        if !std::mem::replace(&mut state.queued, true) {
+            self.kept.push_back(unit);
         }
     }
 
