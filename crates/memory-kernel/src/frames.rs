@@ -68,8 +68,10 @@ pub struct Frame {
 impl Frame {
     /// Of this content.
     pub fn new(bytes: &[u8; PAGE]) -> Self {
+        // By way of a slice the content is copied once.
+        let copy = Arc::<[u8]>::from(&bytes[..]).try_into();
         Self {
-            bytes: Arc::new(*bytes),
+            bytes: copy.expect("a page"),
             shared: None,
             protected: false,
             pins: 0,

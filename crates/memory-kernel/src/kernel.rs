@@ -83,7 +83,7 @@ impl<T: Threads> MemoryKernel<T> {
     ) -> Result<R, Stop> {
         let at = address & !(PAGE - 1);
         let mut tables = self.lock();
-        let mapping = *tables.mappings.get(&at).ok_or(Stop::Unmapped)?;
+        let mapping = *tables.mappings.get(at).ok_or(Stop::Unmapped)?;
         let wanted = if write {
             libc::PROT_WRITE
         } else {
@@ -95,12 +95,12 @@ impl<T: Threads> MemoryKernel<T> {
         if tables.poisoned.contains(&at) {
             return Err(Stop::Poisoned);
         }
-        let protected = match tables.pages.get_mut(&at) {
+        let protected = match tables.pages.get_mut(at) {
             Some(page) if !(page.protected && write) => return Ok(f(page)),
             Some(_) => true,
             None if mapping.registered => false,
             None => {
-                let page = tables.pages.entry(at).or_insert(Frame::new(&[0; PAGE]));
+                let page = tables.pages.insert(at, Frame::new(&[0; PAGE]));
                 return Ok(f(page));
             }
         };
@@ -137,7 +137,7 @@ impl<T: Threads> MemoryKernel<T> {
 
     /// Whether a page is there.
     pub fn is_present(&self, address: usize) -> bool {
-        self.lock().pages.contains_key(&(address & !(PAGE - 1)))
+        self.lock().pages.contains(address & !(PAGE - 1))
     }
 
     /// The system calls `munmap` and `mmap`, made without libc.
@@ -160,14 +160,14 @@ impl<T: Threads> MemoryKernel<T> {
 
     /// Whether missing pages of this memory are faults.
     pub fn is_registered(&self, address: usize) -> bool {
-        let mapping = self.lock().mappings.get(&address).copied();
+        let mapping = self.lock().mappings.get(address).copied();
         mapping.is_some_and(|mapping| mapping.registered)
     }
 
     /// Pins a page, as a transfer of a device does, or ends that.
     pub fn pin(&self, address: usize, on: bool) {
         let mut tables = self.lock();
-        let page = tables.pages.get_mut(&address).expect("present");
+        let page = tables.pages.get_mut(address).expect("present");
         page.pins = u32::from(on);
     }
 
@@ -185,7 +185,7 @@ impl<T: Threads> MemoryKernel<T> {
     /// A child writes a page, if it has it.
     pub fn child_writes(&self, child: usize, address: usize, byte: u8) {
         let mut children = self.children.lock().expect("no panic");
-        if let Some(page) = children[child].pages.get_mut(&(address & !(PAGE - 1))) {
+        if let Some(page) = children[child].pages.get_mut(address & !(PAGE - 1)) {
             page.own()[address % PAGE] = byte;
         }
     }
@@ -193,7 +193,7 @@ impl<T: Threads> MemoryKernel<T> {
     /// A byte of a child's memory, if it has the page.
     pub fn child_reads(&self, child: usize, address: usize) -> Option<u8> {
         let children = self.children.lock().expect("no panic");
-        let page = children[child].pages.get(&(address & !(PAGE - 1)))?;
+        let page = children[child].pages.get(address & !(PAGE - 1))?;
         Some(page.bytes()[address % PAGE])
     }
 
@@ -207,7 +207,7 @@ impl<T: Threads> MemoryKernel<T> {
         let Some(sharers) = self.threads.sharers() else {
             return;
         };
-        for page in self.lock().pages.values_mut() {
+        for (_, page) in self.lock().pages.iter_mut() {
             page.count_copy(sharers);
         }
     }
@@ -281,7 +281,7 @@ impl<T: Threads> MemoryKernel<T> {
     fn copied(&self, to: usize, from: &[u8], protect: bool, wake: bool) -> Done {
         let whole = {
             let tables = self.called(Call::Copy, to, from.len());
-            tables.is_whole(to, from.len()) && tables.mappings[&to].registered
+            tables.is_whole(to, from.len()) && tables.mappings[to].registered
         };
         if self.threads.strikes(Disturbance::NoPage, Call::Copy) {
             return (0, Err(Errno(libc::ENOMEM)));
@@ -290,7 +290,7 @@ impl<T: Threads> MemoryKernel<T> {
             return (0, Err(Errno(libc::ENOENT)));
         }
         let (done, result) = self.transfer(Call::Copy, from.len(), |tables, done| {
-            if tables.pages.contains_key(&(to + done)) {
+            if tables.pages.contains(to + done) {
                 return Err(Errno(libc::EEXIST));
             }
             let bytes = from[done..done + PAGE].try_into().expect("a page");
@@ -309,7 +309,7 @@ impl<T: Threads> MemoryKernel<T> {
     fn moved(&self, to: usize, from: usize, len: usize) -> Done {
         {
             let tables = self.called(Call::Move, from, len);
-            let (source, target) = (tables.mappings.get(&from), tables.mappings.get(&to));
+            let (source, target) = (tables.mappings.get(from), tables.mappings.get(to));
             let (Some(source), Some(target)) = (source, target) else {
                 return (0, Err(Errno(libc::ENOENT)));
             };
@@ -326,15 +326,15 @@ impl<T: Threads> MemoryKernel<T> {
         }
         let busy = self.threads.strikes(Disturbance::Busy, Call::Move);
         self.transfer(Call::Move, len, |tables, done| {
-            if tables.pages.contains_key(&(to + done)) {
+            if tables.pages.contains(to + done) {
                 return Err(Errno(libc::EEXIST));
             }
-            let page = tables.pages.get(&(from + done));
+            let page = tables.pages.get(from + done);
             let page = page.ok_or(Errno(libc::ENOENT))?;
             if page.pins > 0 || page.is_shared() || busy {
                 return Err(Errno(libc::EBUSY));
             }
-            let mut page = tables.pages.remove(&(from + done)).expect("looked at");
+            let mut page = tables.pages.remove(from + done).expect("looked at");
             page.protected = false;
             tables.put(to + done, page);
             Ok(())
@@ -583,7 +583,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         mut found: impl FnMut(usize, usize),
     ) -> Result<(), Errno> {
         let tables = self.called(Call::Scan, start, end - start);
-        let there: Vec<_> = tables.pages.range(start..end).map(|p| *p.0).collect();
+        let there: Vec<_> = tables.pages.range(start..end).map(|p| p.0).collect();
         drop(tables);
         there.into_iter().for_each(|at| found(at, at + PAGE));
         Ok(())
@@ -596,7 +596,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     fn read_memory(&self, start: usize, out: &mut [u8]) -> bool {
         let tables = self.called(Call::ReadMemory, start, out.len());
         for (at, part) in pages_of(start, out.len()).zip(out.chunks_mut(PAGE)) {
-            let Some(page) = tables.pages.get(&at) else {
+            let Some(page) = tables.pages.get(at) else {
                 return false;
             };
             part.copy_from_slice(&page.bytes()[..part.len()]);
@@ -670,13 +670,13 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         }
         let to = if fixed { new } else { tables.fresh(new_len) };
         let mut woken = tables.unmap(to, new_len);
-        let was = tables.mappings[&old];
+        let was = tables.mappings[old];
         tables.map(to, new_len, was.prot, false);
         tables.change(to, new_len, |m| {
             (m.in_child, m.locked) = (was.in_child, was.locked);
         });
         for done in (0..old_len.min(new_len)).step_by(PAGE) {
-            if let Some(mut page) = tables.pages.remove(&(old + done)) {
+            if let Some(mut page) = tables.pages.remove(old + done) {
                 page.protected = false;
                 tables.pages.insert(to + done, page);
             }
@@ -704,7 +704,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                 if advice == libc::MADV_DONTNEED && !tables.all(addr, len, |m| !m.locked) {
                     return Err(Errno(libc::EINVAL));
                 }
-                pages_of(addr, len).for_each(|at| drop(tables.pages.remove(&at)));
+                pages_of(addr, len).for_each(|at| drop(tables.pages.remove(at)));
             }
             libc::MADV_DONTFORK => tables.change(addr, len, |m| m.in_child = InChild::Absent),
             libc::MADV_DOFORK | libc::MADV_KEEPONFORK => {
@@ -779,8 +779,8 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     fn munlockall(&self) -> Result<(), Errno> {
         self.called(Call::Munlock, 0, 0)
             .mappings
-            .values_mut()
-            .for_each(|m| m.locked = false);
+            .iter_mut()
+            .for_each(|(_, m)| m.locked = false);
         Ok(())
     }
     fn reserve(&self, len: usize) -> Result<usize, Errno> {
@@ -812,7 +812,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         let first_own = {
             let tables = self.lock();
             let mut mapped = tables.mappings.range(range);
-            mapped.find(|(_, mapping)| mapping.own).map(|(at, _)| *at)
+            mapped.find(|(_, mapping)| mapping.own).map(|(at, _)| at)
         };
         match first_own {
             Some(at) => Err(at..at + PAGE),
@@ -823,7 +823,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         let first = runs.first().map_or(0, |run| run.0);
         let mut tables = self.called(Call::DropPages, first, runs.len());
         for &(start, len) in runs {
-            pages_of(start, len).for_each(|at| drop(tables.pages.remove(&at)));
+            pages_of(start, len).for_each(|at| drop(tables.pages.remove(at)));
         }
         true
     }
@@ -838,7 +838,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     unsafe fn write_memory(&self, to: usize, from: &[u8]) {
         let mut tables = self.called(Call::WriteMemory, to, from.len());
         for (at, part) in pages_of(to, from.len()).zip(from.chunks(PAGE)) {
-            let mapping = tables.mappings[&at];
+            let mapping = tables.mappings[at];
             assert!(mapping.prot & libc::PROT_WRITE != 0 && !mapping.registered);
             tables.put(at, Frame::new(part.try_into().expect("whole pages")));
         }

@@ -6,6 +6,7 @@
 //!
 //! | file | what it has |
 //! |---|---|
+//! | [`by_page`] | a table of something for each page |
 //! | [`frames`] | pages of memory, and how many processes map each |
 //! | [`page_tables`] | mappings and pages of one process, and the threads that wait for a page |
 //! | [`threads`] | the interface to who runs threads |
@@ -19,6 +20,7 @@
 //! What it does not have: huge pages, files, the swap of the kernel itself, memory nodes.
 
 pub mod alone;
+pub mod by_page;
 pub mod frames;
 pub mod kernel;
 pub mod page_tables;

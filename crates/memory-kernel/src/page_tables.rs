@@ -1,10 +1,11 @@
 //! Mappings and pages of one process, and the threads that wait for a page.
 
 use crate::PAGE;
+use crate::by_page::ByPage;
 use crate::frames::Frame;
 use ebb_sys::memory::page_up;
 use ebb_sys::userfaultfd::Fault;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// What a forked child has of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -39,9 +40,9 @@ pub struct Mapping {
 #[derive(Clone)]
 pub struct PageTables {
     /// The pages by address, one a page.
-    pub mappings: BTreeMap<usize, Mapping>,
+    pub mappings: ByPage<Mapping>,
     /// Pages that are there.
-    pub pages: BTreeMap<usize, Frame>,
+    pub pages: ByPage<Frame>,
     /// Pages that are fatal to touch.
     pub poisoned: BTreeSet<usize>,
     /// The end of the heap.
@@ -69,8 +70,8 @@ pub fn pages_of(start: usize, len: usize) -> impl Iterator<Item = usize> {
 impl Default for PageTables {
     fn default() -> Self {
         Self {
-            mappings: BTreeMap::new(),
-            pages: BTreeMap::new(),
+            mappings: ByPage::new(),
+            pages: ByPage::new(),
             poisoned: BTreeSet::new(),
             heap_end: HEAP,
             faults: VecDeque::new(),
@@ -95,16 +96,17 @@ impl PageTables {
             locked: false,
             in_child: InChild::Copied,
         };
-        self.mappings
-            .extend(pages_of(start, len).map(|at| (at, mapping)));
+        for at in pages_of(start, len) {
+            self.mappings.insert(at, mapping);
+        }
     }
 
     /// Unmaps memory; the threads that waited there.
     #[must_use]
     pub fn unmap(&mut self, start: usize, len: usize) -> Vec<u32> {
         for at in pages_of(start, len) {
-            self.mappings.remove(&at);
-            self.pages.remove(&at);
+            self.mappings.remove(at);
+            self.pages.remove(at);
             self.poisoned.remove(&at);
         }
         self.wake(start, len)
@@ -138,7 +140,7 @@ impl PageTables {
 
     /// A page is there from now on.
     pub fn put(&mut self, at: usize, frame: Frame) {
-        if self.mappings[&at].own {
+        if self.mappings[at].own {
             // SAFETY: host memory of this kernel's own, mapped for good.
             unsafe { (at as *mut u8).copy_from_nonoverlapping(frame.bytes().as_ptr(), PAGE) };
         }
@@ -147,7 +149,7 @@ impl PageTables {
 
     /// Whether an area is one mapping to the kernel, and mapped.
     pub fn is_whole(&self, start: usize, len: usize) -> bool {
-        let first = self.mappings.get(&start);
+        let first = self.mappings.get(start);
         let mut all = self.mappings.range(start..start + page_up(len));
         first.is_some()
             && self.mapped(start, len) == page_up(len) / PAGE
@@ -174,7 +176,7 @@ impl PageTables {
     pub fn own_memory(&self) -> Vec<(usize, usize, InChild)> {
         let own = self.mappings.iter().filter(|(_, mapping)| mapping.own);
         let mut all: Vec<(usize, usize, InChild)> = Vec::new();
-        for (&at, mapping) in own {
+        for (at, mapping) in own {
             match all.last_mut() {
                 Some(last) if last.0 + last.1 == at && last.2 == mapping.in_child => last.1 += PAGE,
                 _ => all.push((at, PAGE, mapping.in_child)),
@@ -196,17 +198,17 @@ impl PageTables {
         self.waiting.clear();
         self.long_pins = 0;
         self.mappings.retain(|_, m| m.in_child != InChild::Absent);
-        for mapping in self.mappings.values_mut() {
+        for (_, mapping) in self.mappings.iter_mut() {
             (mapping.registered, mapping.locked) = (false, false);
         }
         let mappings = &self.mappings;
-        let kept = |at: &usize| {
+        let kept = |at: usize| {
             let mapping = mappings.get(at);
             mapping.is_some_and(|m| m.in_child == InChild::Copied)
         };
         self.pages.retain(|at, _| kept(at));
-        self.poisoned.retain(|at| kept(at));
-        for frame in self.pages.values_mut() {
+        self.poisoned.retain(|at| kept(*at));
+        for (_, frame) in self.pages.iter_mut() {
             frame.protected = false;
             if std::mem::take(&mut frame.pins) > 0 {
                 // The kernel copies a pinned page at the fork.

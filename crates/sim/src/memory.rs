@@ -4,7 +4,7 @@
 use crate::chance::Stream;
 use crate::content::Content;
 use ebb_memory_kernel::PAGE;
-use std::collections::BTreeMap;
+use ebb_memory_kernel::by_page::ByPage;
 
 /// A page as it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ impl Expected {
 /// See the module.
 #[derive(Default)]
 pub struct MemoryModel {
-    pages: BTreeMap<usize, Expected>,
+    pages: ByPage<Expected>,
     /// The places of pages, about, for whoever looks for one.
     areas: Vec<(usize, usize)>,
 }
@@ -52,19 +52,19 @@ impl MemoryModel {
     /// Nothing is mapped.
     pub const fn new() -> Self {
         Self {
-            pages: BTreeMap::new(),
+            pages: ByPage::new(),
             areas: Vec::new(),
         }
     }
 
     /// The page at an address.
     pub fn get(&self, at: usize) -> Option<Expected> {
-        self.pages.get(&at).copied()
+        self.pages.get(at).copied()
     }
 
     /// Changes a page that there is.
     pub fn change(&mut self, at: usize, f: impl FnOnce(&mut Expected)) {
-        if let Some(page) = self.pages.get_mut(&at) {
+        if let Some(page) = self.pages.get_mut(at) {
             f(page);
         }
     }
@@ -76,14 +76,16 @@ impl MemoryModel {
 
     /// New pages.
     pub fn add(&mut self, run: Run, page: Expected) {
-        self.pages.extend(each(run).map(|at| (at, page)));
+        each(run).for_each(|at| {
+            self.pages.insert(at, page);
+        });
         self.areas.push(run);
     }
 
     /// They are gone.
     pub fn remove(&mut self, run: Run) {
         each(run).for_each(|at| {
-            self.pages.remove(&at);
+            self.pages.remove(at);
         });
         self.forget_areas();
     }
@@ -105,7 +107,7 @@ impl MemoryModel {
         for _ in 0..8 {
             let &(start, pages) = self.areas.get(stream.below(self.areas.len()))?;
             let at = start + stream.below(pages) * PAGE;
-            if self.pages.contains_key(&at) {
+            if self.pages.contains(at) {
                 return Some(at);
             }
         }
@@ -119,13 +121,13 @@ impl MemoryModel {
 
     /// One that begins there.
     pub fn run_from(&self, start: usize, stream: &mut Stream, most: usize) -> Option<Run> {
-        let first = self.pages[&start];
+        let first = self.pages[start];
         if first.claimed != 0 {
             return None;
         }
         let most = 1 + stream.below(most);
         let alike = |at: &usize| {
-            let page = self.pages.get(at);
+            let page = self.pages.get(*at);
             page.is_some_and(|p| (p.prot, p.locked, p.claimed) == (first.prot, first.locked, 0))
         };
         let pages = each((start, most)).take_while(alike).count();
@@ -139,7 +141,9 @@ impl MemoryModel {
 
     /// In a forked child: nothing is known any more of what others than `thread` have claimed, and nothing is locked.
     pub fn become_child(&mut self, thread: u32) {
-        self.pages.values_mut().for_each(|page| page.locked = false);
+        self.pages
+            .iter_mut()
+            .for_each(|(_, page)| page.locked = false);
         self.pages
             .retain(|_, page| page.claimed == 0 || page.claimed == thread);
         self.forget_areas();
@@ -147,16 +151,16 @@ impl MemoryModel {
 
     /// Addresses of all pages.
     pub fn all(&self) -> Vec<usize> {
-        self.pages.keys().copied().collect()
+        self.pages.iter().map(|(at, _)| at).collect()
     }
 
     /// All pages, in runs.
     pub fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
-        for at in self.pages.keys() {
+        for (at, _) in self.pages.iter() {
             match runs.last_mut() {
-                Some((start, pages)) if *start + *pages * PAGE == *at => *pages += 1,
-                _ => runs.push((*at, 1)),
+                Some((start, pages)) if *start + *pages * PAGE == at => *pages += 1,
+                _ => runs.push((at, 1)),
             }
         }
         runs

@@ -213,7 +213,7 @@ pub fn messages() -> String {
 pub fn mapped() -> Vec<crate::memory::Run> {
     pager().kernel().tables(|tables| {
         let own = tables.mappings.iter().filter(|(_, mapping)| !mapping.own);
-        own.map(|(at, _)| (*at, 1)).collect()
+        own.map(|(at, _)| (at, 1)).collect()
     })
 }
 

@@ -114,9 +114,7 @@ fn rest(time: Duration) {
 
 /// Whether a page is in memory.
 fn is_there(at: usize) -> bool {
-    pager()
-        .kernel()
-        .tables(|tables| tables.pages.contains_key(&at))
+    pager().kernel().tables(|tables| tables.pages.contains(at))
 }
 
 /// What a thread may find at an address.
@@ -442,7 +440,7 @@ impl ProgramThread {
         for at in pinned {
             let content = Content::of(self.stream.number(), stamp());
             let written = pager().kernel().tables(|tables| {
-                let page = tables.pages.get_mut(&at).filter(|page| page.pins > 0);
+                let page = tables.pages.get_mut(at).filter(|page| page.pins > 0);
                 page.map(|page| {
                     page.pins = 0;
                     content.fill(page.own());
