@@ -12,6 +12,7 @@ use crate::world::{Outcome, Role, Shared, State, World};
 use ebb_engine::env::Store;
 use ebb_engine::slots::{DeviceSpec, Devices};
 use ebb_stores::{Faults, FaultyStore};
+use ebb_tree::simulated::Waits;
 use ebb_tree::{Config, Member};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,6 +27,8 @@ const LONGEST: u64 = 1_500_000_000_000;
 /// Locks taken in a run that is long enough. Where a program fits badly its pager looks for victims in vain nearly all
 /// the time, and one such run would take as long as a hundred others.
 const ENOUGH: u64 = 200_000;
+/// Steps of one that is, once each page has come that was waited for by then.
+const LONG: u64 = 200_000;
 /// Processes that are killed in a run, at most.
 const MAX_KILLED: u32 = 3;
 /// Changes of the thread that runs, from one look at threads that wait to the next.
@@ -51,6 +54,10 @@ fn add_devices(devices: &Devices) {
 pub fn run(shared: &'static Shared, plan: &Plan) {
     let world = shared.world;
     scheduler::begin(world, plan.rates, oracle, process::clear);
+    ebb_tree::simulated::begin(Waits {
+        until_readable: supervisor::wait_until_readable,
+        news: scheduler::news,
+    });
     world.bound.set(BOUND);
     world.kill.set(plan.kill);
     let mut first = 0;
@@ -124,13 +131,27 @@ fn alone(budget: u64, config: Config) -> Joining {
 }
 
 impl World {
-    /// Whether a thread of a program waits for its page, or for another thread, without an end.
-    fn any_starves(&self) -> bool {
-        let now = self.now.get();
-        self.tasks.0.iter().any(|task| {
+    /// Whether a thread of a program waits for its page, or for another thread, since before a moment.
+    fn any_waits_since(&self, moment: u64) -> bool {
+        self.there().iter().any(|task| {
             let waits = task.state.get() == State::Waits && task.role.get() == Role::Program;
-            waits && task.until.get() == 0 && now > task.since.get() + PATIENCE
+            waits && task.until.get() == 0 && task.since.get() < moment
         })
+    }
+
+    /// Whether one waits without an end.
+    fn any_starves(&self) -> bool {
+        self.any_waits_since(self.now.get().saturating_sub(PATIENCE))
+    }
+
+    /// Whether the run has been long enough.
+    fn is_enough(&self) -> bool {
+        let long = self.steps.get() > LONG;
+        if long && self.long_since.get() == 0 {
+            self.long_since.set(self.now.get());
+        }
+        let looks = self.switches.get().is_multiple_of(LOOKED);
+        self.locked.get() > ENOUGH || long && looks && !self.any_waits_since(self.long_since.get())
     }
 
     /// The run is over, for all processes.
@@ -159,7 +180,7 @@ fn oracle(world: &World) {
     if world.switches.get().is_multiple_of(LOOKED) {
         life::kill_left_over();
     }
-    if world.locked.get() > ENOUGH {
+    if world.is_enough() {
         world.outcome.set(Outcome::Good);
         return;
     }

@@ -24,6 +24,9 @@ pub const OVER: u32 = u32::MAX;
 /// How long a process waits for its turn before it looks whether the run goes on.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Nanoseconds of a call.
+const CALL: u64 = 300;
+
 /// Stacks of threads, in bytes.
 const STACK: usize = 512 << 10;
 
@@ -140,6 +143,8 @@ impl Scheduler {
             .iter()
             .position(|task| task.state.get() == State::Free);
         let index = free.expect("few threads");
+        let places = &self.world.places;
+        places.set(places.get().max(index + 1));
         let id = self.world.next_id.get();
         self.world.next_id.set(id + 1);
         let task = &tasks[index];
@@ -218,7 +223,7 @@ impl Scheduler {
     pub fn step(&self, call: &'static str, about: [u64; 2]) {
         let world = self.world;
         world.steps.set(world.steps.get() + 1);
-        world.now.set(world.now.get() + 300);
+        world.now.set(world.now.get() + CALL);
         world.note(What::Call, call, about);
         if self.inside.get() && world.strikes(self.rates.get().switch) {
             self.pause(call);
@@ -232,12 +237,12 @@ impl Scheduler {
         self.me().woken.get()
     }
 
-    /// Looks for news again and again, for so long at most.
-    pub fn looks(&self, limit: Duration, mut look: impl FnMut() -> bool) {
+    /// Looks for something of other processes again and again, for so long at most.
+    pub fn looks(&self, key: Key, limit: Duration, mut look: impl FnMut() -> bool) {
         let until = self.at(limit);
         while !look() && self.world.now.get() < until {
-            self.me().looked.set(self.world.progress.get());
-            self.gives_up(State::Looks, Key::Never, until);
+            self.me().looked.set(self.world.to_look_for(key));
+            self.gives_up(State::Looks, key, until);
         }
     }
 
@@ -249,7 +254,7 @@ impl Scheduler {
     /// Wakes so many who wait for an event.
     pub fn wake(&self, key: Key, count: i32) {
         let mut left = count;
-        for task in &self.world.tasks.0 {
+        for task in self.world.there() {
             let waits = task.state.get() == State::Waits && task.key.get() == key;
             if left > 0 && waits && task.process.get() == self.process.get() {
                 task.woken.set(true);
@@ -261,7 +266,7 @@ impl Scheduler {
 
     /// Ends a thread, of which nothing runs any more.
     pub fn end(&self, is: impl Fn(&crate::world::Task) -> bool) {
-        for task in &self.world.tasks.0 {
+        for task in self.world.there() {
             if task.state.get() != State::Free && is(task) {
                 task.state.set(State::Free);
             }
@@ -401,40 +406,49 @@ impl Scheduler {
     fn pick(&self) -> Option<usize> {
         let world = self.world;
         let (now, progress) = (world.now.get(), world.progress.get());
-        let mut ready = [0u8; MAX_TASKS];
-        let (mut runs, mut count, mut next) = (0, 0, u64::MAX);
-        for wave in [false, true] {
-            for (index, task) in world.tasks.0.iter().enumerate() {
-                let until = task.until.get();
-                let due = until != 0 && until <= now;
-                let (can, only_looks) = match task.state.get() {
-                    State::Free => continue,
-                    State::Ready => (true, false),
-                    State::Waits => (due, false),
-                    State::Tries => (task.looked.get() != progress, true),
-                    State::Looks => (due || task.looked.get() != progress, true),
-                };
-                if can && only_looks == wave {
-                    ready[count] = index as u8;
-                    count += 1;
-                } else if !can && until != 0 {
-                    next = next.min(until);
+        // Those that can run, and after them those that only look.
+        let (mut ready, mut look) = ([0u8; MAX_TASKS], [0u8; MAX_TASKS]);
+        let (mut runs, mut looks, mut next) = (0, 0, u64::MAX);
+        for (index, task) in world.there().iter().enumerate() {
+            let until = task.until.get();
+            let due = until != 0 && until <= now;
+            let (can, only_looks) = match task.state.get() {
+                State::Free => continue,
+                State::Ready => (true, false),
+                State::Waits => (due, false),
+                State::Tries => (task.looked.get() != progress, true),
+                State::Looks => {
+                    let new = world.to_look_for(task.key.get()) != task.looked.get();
+                    (due || new, true)
                 }
+            };
+            if !can {
+                next = if until != 0 { next.min(until) } else { next };
+                continue;
             }
-            if !wave {
-                runs = count;
-            }
+            let (list, count) = match only_looks {
+                true => (&mut look, &mut looks),
+                false => (&mut ready, &mut runs),
+            };
+            list[*count] = index as u8;
+            *count += 1;
         }
-        if count == 0 {
+        if runs + looks == 0 {
             self.pass(next);
             return None;
         }
         // Those that only look come less often.
         let among = match runs > 0 && world.below(4) != 0 {
             true => runs,
-            false => count,
+            false => runs + looks,
         };
-        Some(usize::from(ready[world.below(among)]))
+        let one = world.below(among);
+        let index = if one < runs {
+            ready[one]
+        } else {
+            look[one - runs]
+        };
+        Some(usize::from(index))
     }
 
     /// Nobody can run: time passes.
@@ -450,6 +464,11 @@ impl Scheduler {
     }
 }
 
+/// A member has news.
+pub fn news() {
+    world().news.set(world().news.get() + 1);
+}
+
 /// Whether the host has a process of this number.
 fn is_there(process: i32) -> bool {
     // SAFETY: signal 0 is none.
@@ -462,6 +481,19 @@ fn futex_wake(word: &AtomicU32) {
 }
 
 impl World {
+    /// The places of threads, as far as any was ever taken.
+    pub fn there(&self) -> &[crate::world::Task] {
+        &self.tasks.0[..self.places.get()]
+    }
+
+    /// A number that changes when there may be what a thread looks for.
+    fn to_look_for(&self, key: Key) -> u64 {
+        match key {
+            Key::News => self.news.get(),
+            _ => self.progress.get(),
+        }
+    }
+
     /// The run has failed, for this reason.
     pub fn fail(&self, why: &str) {
         if self.outcome.get() == Outcome::Bad {

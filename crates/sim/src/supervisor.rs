@@ -7,7 +7,7 @@ use crate::life::programs_are_gone;
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
 use crate::world::{Key, Outcome, Role, SUPERVISOR};
-use ebb_tree::simulated::{self, SimulatedDevice};
+use ebb_tree::simulated::SimulatedDevice;
 use ebb_tree::{Config, Limits, OUT_OF_MEMORY, Setup, Supervisor};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
@@ -29,8 +29,8 @@ pub fn leases(row: usize) -> SimulatedDevice {
 }
 
 /// Waits until a socket is readable, or the member's patience ends.
-fn wait_until_readable(socket: BorrowedFd<'_>) {
-    scheduler().looks(PATIENCE, || {
+pub fn wait_until_readable(socket: BorrowedFd<'_>) {
+    scheduler().looks(Key::Packet, PATIENCE, || {
         let mut polled = [rustix::event::PollFd::from_borrowed_fd(
             socket,
             rustix::event::PollFlags::IN,
@@ -50,7 +50,6 @@ pub fn begin(budget: u64, slots: &[u64], may_run_out: bool, config: Config) -> O
         .iter()
         .map(|slots| SimulatedDevice::new(*slots).expect("shared memory"));
     let devices = DEVICES.get_or_init(|| devices.collect());
-    simulated::begin(wait_until_readable);
     let setup = Setup {
         budget_pages: budget,
         budgets: budget..=budget,

@@ -127,8 +127,8 @@ impl Threads for SimThreads {
     ) -> u32 {
         scheduler().step("news", [u64::from(seen), 0]);
         let mut now = seen;
-        scheduler().looks(late(timeout), || {
-            now = wait(Duration::from_nanos(1));
+        scheduler().looks(Key::News, late(timeout), || {
+            now = wait(Duration::ZERO);
             now != seen
         });
         now
@@ -183,7 +183,7 @@ impl Threads for SimThreads {
         }
     }
     fn cpu_of(&self, thread: u32) -> Option<usize> {
-        let tasks = &world().tasks.0;
+        let tasks = world().there();
         let task = tasks.iter().find(|task| task.id.get() == thread)?;
         Some(usize::from(task.cpu.get()))
     }

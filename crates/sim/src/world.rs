@@ -34,7 +34,7 @@ pub enum State {
     Waits,
     /// It waits for a lock, and tries again when others have run.
     Tries,
-    /// It waits for news of the tree, and looks again when others have run, or at its time.
+    /// It waits for something of other processes, and looks again when there may be some, or at its time.
     Looks,
 }
 
@@ -67,6 +67,10 @@ pub enum Key {
     Fault,
     /// The thread of this number may try its page again.
     Page(u32),
+    /// News of the tree.
+    News,
+    /// A packet, of which nobody tells.
+    Packet,
 }
 
 /// A thread.
@@ -90,7 +94,7 @@ pub struct Task {
     pub since: Cell<u64>,
     /// Flag: it was woken, not timed out.
     pub woken: Cell<bool>,
-    /// Steps of others when it last tried or looked.
+    /// Steps of others when it last tried or looked; news, where it waits for those.
     pub looked: Cell<u64>,
 }
 
@@ -137,10 +141,16 @@ pub struct World {
     pub now: Cell<u64>,
     /// Calls at which others may run.
     pub steps: Cell<u64>,
+    /// The moment at which the run was long; 0: it is not.
+    pub long_since: Cell<u64>,
     /// Changes of the thread that runs.
     pub switches: Cell<u64>,
     /// Times a thread ran that did not only try or look.
     pub progress: Cell<u64>,
+    /// News of members.
+    pub news: Cell<u64>,
+    /// Places of threads that were ever taken.
+    pub places: Cell<usize>,
     /// The thread that runs.
     pub current: Cell<usize>,
     /// The address that a pager's last call is about, or was.

@@ -31,7 +31,7 @@
 //!
 //! | static | why it is one for the process |
 //! |---|---|
-//! | `simulated::WAIT` | a simulation takes the place of the system call that waits for a socket |
+//! | `simulated::WAITS` | a simulation takes the place of the system calls that wait |
 //! | `fuzzing::TABLE`, `fuzzing::LEASES` | libFuzzer calls a function again and again, without a value of ours |
 #![deny(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! In debug builds: a tree in a simulation, whose supervisor and members take turns on one thread.
 //!
-//! A member that waits for a packet gives its turn up. The supervisor does all but measure: the memory of simulated
+//! A member that waits for a packet gives its turn up, and one that waits for news is told of it by the simulation. The supervisor does all but measure: the memory of simulated
 //! programs is not that of processes of the system. Devices have leases and no file.
 
 use crate::lease::Leases;
@@ -10,16 +10,31 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
-static WAIT: OnceLock<fn(BorrowedFd<'_>)> = OnceLock::new();
+/// What a simulation does in the place of system calls.
+pub struct Waits {
+    /// The wait of a member until a socket is readable.
+    pub until_readable: fn(BorrowedFd<'_>),
+    /// The call at each news of a member.
+    pub news: fn(),
+}
 
-/// From now on members wait by this until a socket is readable.
-pub fn begin(wait: fn(BorrowedFd<'_>)) {
-    WAIT.get_or_init(|| wait);
+static WAITS: OnceLock<Waits> = OnceLock::new();
+
+/// From now on members wait so.
+pub fn begin(waits: Waits) {
+    WAITS.get_or_init(|| waits);
 }
 
 /// Before a member receives.
 pub(crate) fn wait_until_readable(socket: BorrowedFd<'_>) {
-    WAIT.get().iter().for_each(|wait| wait(socket));
+    if let Some(waits) = WAITS.get() {
+        (waits.until_readable)(socket);
+    }
+}
+
+/// A member has news. Whether a simulation tells those who wait for them.
+pub(crate) fn has_news() -> bool {
+    WAITS.get().map(|waits| (waits.news)()).is_some()
 }
 
 /// The leases of a device without a file, for supervisor and members alike.
