@@ -34,7 +34,7 @@ pub struct Options {
 /// The simulator does not build.
 pub fn simulate(options: &Options) -> Result<bool> {
     let project = tools::project();
-    let profile = if options.dev { "dev" } else { "checked" };
+    let profile = if options.dev { "dev" } else { "simulated" };
     let simulator = build(&project, &project.join("target"), profile, false)?;
     let simulator = simulator.context("the simulator does not build")?;
     let mut command = Command::new(simulator);

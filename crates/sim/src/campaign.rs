@@ -1,5 +1,6 @@
 //! Many runs: each seed in a process of its own, what came of it, and how a failure is narrowed down.
 
+use crate::content;
 use crate::host::{LIMIT, limit_time};
 use crate::plan::Plan;
 use crate::run;
@@ -45,6 +46,7 @@ pub fn run_once(
     narrowed: &Narrowed,
     trace: Option<RawFd>,
 ) -> Report {
+    content::prepare();
     shared.reset();
     let world = shared.world;
     world.seed.set(plan.seed);

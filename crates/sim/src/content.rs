@@ -12,9 +12,9 @@ pub enum Content {
     Zero,
     /// One word again and again.
     Same(u32),
-    /// Few different bytes.
+    /// A pattern of few bytes, and others at the ends.
     Sparse(u32),
-    /// Half of it is noise.
+    /// Noise, and a pattern of few bytes.
     Half(u32),
     /// All of it is noise.
     Noise(u32),
@@ -23,6 +23,11 @@ pub enum Content {
 }
 
 const NOISE: usize = 1 << 20;
+
+/// Before processes are forked for runs: the noise is made once, not in each.
+pub fn prepare() {
+    noise();
+}
 
 fn noise() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
@@ -56,13 +61,13 @@ impl Content {
                 .chunks_exact_mut(4)
                 .for_each(|word| word.copy_from_slice(&stamp.to_le_bytes())),
             Content::Sparse(stamp) => {
-                page.fill(stamp as u8 | 1);
+                fill(page, stamp);
                 page[..8].copy_from_slice(&mix(stamp.into()).to_le_bytes());
                 page[PAGE - 8..].copy_from_slice(&mix(!u64::from(stamp)).to_le_bytes());
             }
             Content::Half(stamp) => {
                 page[..PAGE / 2].copy_from_slice(&noise()[at(stamp)..][..PAGE / 2]);
-                page[PAGE / 2..].fill(stamp as u8 | 1);
+                fill(&mut page[PAGE / 2..], stamp);
             }
             Content::Noise(stamp) => page.copy_from_slice(&noise()[at(stamp)..][..PAGE]),
         }
@@ -74,17 +79,17 @@ impl Content {
     /// Whether a page is of it.
     pub fn is(self, page: &[u8; PAGE]) -> bool {
         match self {
-            Content::Zero => is_filled(page, 0),
+            Content::Zero => page[0] == 0 && page[1..] == page[..PAGE - 1],
             Content::Same(stamp) => page.chunks_exact(4).all(|word| word == stamp.to_le_bytes()),
             Content::Sparse(stamp) => {
                 page[..8] == mix(stamp.into()).to_le_bytes()
                     && page[PAGE - 8..] == mix(!u64::from(stamp)).to_le_bytes()
-                    && is_filled(&page[8..PAGE - 8], stamp as u8 | 1)
+                    && is_filled(&page[8..PAGE - 8], 8, stamp)
             }
             Content::Half(stamp) => {
                 page[..4] == stamp.to_le_bytes()
                     && page[4..PAGE / 2] == noise()[at(stamp)..][4..PAGE / 2]
-                    && is_filled(&page[PAGE / 2..], stamp as u8 | 1)
+                    && is_filled(&page[PAGE / 2..], 0, stamp)
             }
             Content::Noise(stamp) => {
                 page[..4] == stamp.to_le_bytes() && page[4..] == noise()[at(stamp)..][4..PAGE]
@@ -94,8 +99,25 @@ impl Content {
     }
 }
 
-fn is_filled(bytes: &[u8], byte: u8) -> bool {
-    bytes.first() == Some(&byte) && bytes[1..] == bytes[..bytes.len() - 1]
+/// Bytes after which a pattern comes again: codecs copy so many at once.
+const PERIOD: usize = 32;
+
+fn pattern(stamp: u32) -> [u8; PERIOD] {
+    std::array::from_fn(|i| (stamp as u8 | 1).wrapping_add(i as u8 & 24))
+}
+
+/// Fills bytes with the pattern of a stamp.
+fn fill(bytes: &mut [u8], stamp: u32) {
+    let pattern = pattern(stamp);
+    let parts = bytes.chunks_exact_mut(PERIOD);
+    parts.for_each(|part| part.copy_from_slice(&pattern));
+}
+
+/// Whether bytes are those of the pattern, from so far within it on.
+fn is_filled(bytes: &[u8], from: usize, stamp: u32) -> bool {
+    let mut pattern = pattern(stamp);
+    pattern.rotate_left(from);
+    bytes[..PERIOD] == pattern && bytes[PERIOD..] == bytes[..bytes.len() - PERIOD]
 }
 
 #[cfg(test)]

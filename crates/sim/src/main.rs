@@ -83,7 +83,7 @@ mod debug {
         match &first.failure {
             None => {
                 println!(
-                    "seed {seed}: good, {} faults, {} steps, {:.2} s of a processor, trace {:016x}",
+                    "seed {seed}: good, {} faults, {} steps, {:.4} s of a processor, trace {:016x}",
                     first.faults, first.steps, first.seconds, first.hash
                 );
                 ExitCode::SUCCESS

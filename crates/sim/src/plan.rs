@@ -146,17 +146,16 @@ fn budget(stream: &mut Stream, forks: usize) -> (bool, u64) {
     (pressed, [512, 768, 1024, 2048][stream.below(4)] * copies)
 }
 
+/// The slow codecs are rarer: other sizes are all that a pager sees of them.
 fn codec(stream: &mut Stream) -> Codec {
-    match stream.below(8) {
-        0 => Codec::None,
-        1 => Codec::Zstd(Zstd {
-            level: 1,
-            dictionary: false,
-        }),
-        2 => Codec::Lz4ThenZstd(Zstd {
-            level: 1,
-            dictionary: false,
-        }),
+    let zstd = Zstd {
+        level: 1,
+        dictionary: false,
+    };
+    match stream.below(16) {
+        0 | 1 => Codec::None,
+        2 => Codec::Zstd(zstd),
+        3 => Codec::Lz4ThenZstd(zstd),
         _ => Codec::Lz4,
     }
 }

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Nanoseconds between two turns, at most.
-const TURN: usize = 4_000_000;
+const TURN: usize = 10_000_000;
 /// Turns in which all that dead processes had is taken back.
 const ENOUGH: u32 = 2000;
 /// The most a member waits for an answer; the real one gives up after it, too.
