@@ -10,7 +10,7 @@ const SPAN: usize = CHUNK * PAGE;
 
 #[derive(Clone)]
 struct Chunk<T> {
-    /// Its first address.
+    /// First address.
     start: usize,
     /// Pages that have something.
     count: usize,
@@ -20,9 +20,9 @@ struct Chunk<T> {
 /// See the module. Addresses are those of pages.
 #[derive(Clone)]
 pub struct ByPage<T> {
-    /// Those with pages, by address.
+    /// Chunks with pages, in the order of their addresses.
     chunks: Vec<Chunk<T>>,
-    /// Pages of all.
+    /// Pages of all chunks.
     count: usize,
 }
 

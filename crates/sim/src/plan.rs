@@ -68,7 +68,7 @@ impl Plan {
         let disturbances = Disturbances {
             partial: sometimes(50, 2000),
             again: sometimes(50, 1000),
-            busy: sometimes(50, 1000),
+            busy: sometimes(60, 3000),
             no_page: sometimes(30, 300),
             no_mapping: sometimes(30, 500),
             order: sometimes(60, 60_000),
@@ -87,7 +87,7 @@ impl Plan {
             calls: part(80, 15),
             transfers: part(50, 4),
             forks,
-            writes: 10 + part(90, 70),
+            writes: 2 + part(75, 78),
             most: match forks {
                 0 => budget as usize * 3 / 2 + part(100, 2 * budget as usize),
                 _ if pressed => budget as usize * 3 / 4 + part(100, budget as usize),

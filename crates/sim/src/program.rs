@@ -34,6 +34,8 @@ pub struct Mix {
 
 /// Touches of a page that the pager works on, in hundredths: there it is that races are.
 const NEAR: usize = 20;
+/// Writes among these, at least. So a program that hardly writes, whose pages keep clean copies, writes pages that leave.
+const NEAR_WRITES: usize = 50;
 
 /// The program of a process.
 pub struct Program {
@@ -179,6 +181,7 @@ impl ProgramThread {
             let near = self.near(NEAR);
             let Some(at) = near.or(at) else { return };
             self.scan = at;
+            let writes = near.map_or(writes, |_| writes.max(NEAR_WRITES));
             let content = self
                 .stream
                 .percent(writes)

@@ -27,6 +27,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Nanoseconds of a call.
 const CALL: u64 = 300;
 
+/// Steps after one that was disturbed in which others run often: what is done again is seldom thought of.
+const TENSE: u32 = 8;
+/// The rate of changes in these.
+const TENSE_RATE: Rate = 1 << 13;
+
 /// Stacks of threads, in bytes.
 const STACK: usize = 512 << 10;
 
@@ -225,9 +230,19 @@ impl Scheduler {
         world.steps.set(world.steps.get() + 1);
         world.now.set(world.now.get() + CALL);
         world.note(What::Call, call, about);
-        if self.inside.get() && world.strikes(self.rates.get().switch) {
+        let mut rate = self.rates.get().switch;
+        if let Some(left) = world.tense.get().checked_sub(1) {
+            world.tense.set(left);
+            rate = rate.max(TENSE_RATE);
+        }
+        if self.inside.get() && world.strikes(rate) {
             self.pause(call);
         }
+    }
+
+    /// A call was disturbed.
+    pub fn is_disturbed(&self) {
+        self.world.tense.set(TENSE);
     }
 
     /// Waits for an event, or so long; whether it came.

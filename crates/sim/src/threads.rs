@@ -154,6 +154,7 @@ impl Threads for SimThreads {
     fn strikes(&self, disturbance: Disturbance, call: Call) -> bool {
         let strikes = world().strikes(self.disturbances.rate(disturbance));
         if strikes {
+            scheduler().is_disturbed();
             world().note(What::Struck, name_of(call), [disturbance as u64, 0]);
         }
         strikes

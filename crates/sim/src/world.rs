@@ -155,6 +155,8 @@ pub struct World {
     pub current: Cell<usize>,
     /// The address that a pager's last call is about, or was.
     pub near: Cell<usize>,
+    /// Steps left in which others run often.
+    pub tense: Cell<u32>,
     /// Flag: faults are over: all has to end now.
     pub calm: Cell<bool>,
     /// The number of steps by which all has to have ended; 0: not yet known.

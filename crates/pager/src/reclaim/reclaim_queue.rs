@@ -482,6 +482,27 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_have_to_stay_do_not_keep_others_of_their_unit() {
+        let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
+        let unit = UnitNumber(7);
+        bring(&mut map, &mut q, 7, 0b11);
+        // The second is hot, and the first cannot leave.
+        let page = unit.first().plus(1);
+        (0..3).for_each(|_| q.refaulted(&mut map, page, 0));
+        let mut looks = 0;
+        while let Some((_, victims)) = q.next(&mut map, 8, resident) {
+            if victims & 0b10 != 0 {
+                break;
+            }
+            looks += 1;
+            assert!(looks < 64, "the second page is never due");
+            q.put_aside(&mut map, unit, victims);
+            q.check(&map);
+        }
+        assert!(looks > 0, "a hot page leaves at once");
+    }
+
+    #[test]
     fn units_that_stand_apart_are_in_nobodys_way_and_come_back_one_by_one() {
         let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
         for u in 0..100 {
