@@ -154,7 +154,10 @@ impl Threads for SimThreads {
     fn strikes(&self, disturbance: Disturbance, call: Call) -> bool {
         let strikes = world().strikes(self.disturbances.rate(disturbance));
         if strikes {
-            scheduler().is_disturbed();
+            // Faults in another order are nothing that is done again, and come all the time.
+            if disturbance != Disturbance::Order {
+                scheduler().is_disturbed();
+            }
             world().note(What::Struck, name_of(call), [disturbance as u64, 0]);
         }
         strikes
