@@ -31,7 +31,7 @@
 //!
 //! | static | why it is one for the process |
 //! |---|---|
-//! | `simulated::WAITS` | a simulation takes the place of the system calls that wait |
+//! | `waits::WAITS` | a simulation takes the place of the system calls that wait |
 //! | `fuzzing::TABLE`, `fuzzing::LEASES` | libFuzzer calls a function again and again, without a value of ours |
 #![deny(unsafe_code)]
 
@@ -68,6 +68,8 @@ pub mod simulated;
 mod supervisor;
 #[cfg(not(loom))]
 mod table;
+#[cfg(all(debug_assertions, not(loom)))]
+mod waits;
 
 #[cfg(not(loom))]
 pub use {

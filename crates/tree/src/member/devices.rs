@@ -70,7 +70,7 @@ impl Member {
             .map_err(JoinError::Connect)?;
         for _ in 0..STALE_ANSWERS {
             #[cfg(debug_assertions)]
-            crate::simulated::wait_until_readable(connection);
+            crate::waits::wait_until_readable(connection);
             let (packet, fds) = protocol::receive(connection)?;
             let named = protocol::decode_devices(&packet)
                 .ok_or(JoinError::Protocol("an unknown packet for devices"))?;

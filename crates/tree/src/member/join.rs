@@ -99,7 +99,7 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
     }
 
     #[cfg(debug_assertions)]
-    crate::simulated::wait_until_readable(socket.as_fd());
+    crate::waits::wait_until_readable(socket.as_fd());
     let (packet, fds) = protocol::receive(&socket)?;
     match JoinReply::decode(&packet) {
         Some(JoinReply::Welcome(slot)) => {

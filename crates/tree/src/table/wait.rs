@@ -29,7 +29,7 @@ impl Table {
         let word = &self.slot(n).futex;
         word.fetch_add(1, SeqCst);
         #[cfg(all(debug_assertions, not(loom)))]
-        if crate::simulated::has_news() {
+        if crate::waits::has_news() {
             return;
         }
         // Waking a word that lies in a valid mapping cannot fail.
