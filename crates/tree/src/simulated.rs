@@ -1,7 +1,8 @@
 //! In debug builds: a tree in a simulation, whose supervisor and members take turns on one thread.
 //!
-//! A member that waits for a packet gives its turn up, and one that waits for news is told of it by the simulation. The supervisor does all but measure: the memory of simulated
-//! programs is not that of processes of the system. Devices have leases and no file.
+//! A member that waits for a packet gives its turn up, and one that waits for news is told of it by the simulation. The
+//! supervisor does all but measure: the memory of simulated programs is not that of processes of the system. Devices
+//! have leases and no file.
 
 use crate::lease::Leases;
 use crate::supervisor::Supervisor;
