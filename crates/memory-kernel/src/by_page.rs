@@ -58,7 +58,7 @@ impl<T> ByPage<T> {
         self.count == 0
     }
 
-    /// What a page has.
+    /// The value of a page.
     pub fn get(&self, at: usize) -> Option<&T> {
         let chunk = self.find(at).ok()?;
         self.chunks[chunk].pages[at % SPAN / PAGE].as_ref()

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
-/// What a simulation does in the place of system calls.
+/// The parts of a simulation that take the place of system calls.
 pub struct Waits {
     /// The wait of a member until a socket is readable.
     pub until_readable: fn(BorrowedFd<'_>),

@@ -4,7 +4,7 @@
 //! in their order. Each policy then gets these touches in a memory of part of its pages. The reclaim queue itself is
 //! one of them, as the pager has it. Belady's policy, which knows the future, is the limit for all.
 //!
-//! What the table does not have: what a fault costs, the pool, pages that come along with others. And touches within
+//! The table leaves out the cost of a fault, the pool, and pages that come along with others. And touches within
 //! the span for which a page stayed when they were recorded are hidden. That wrongs policies that see touches: on touches
 //! at random, LRU seems to have a fifth more faults than others where half of the pages stayed. The span is measured, and
 //! a note tells where it is long.

@@ -1,9 +1,9 @@
 //! A record of touches: the pages of the program in the order in which they came into memory. `ebb lab reclaim` makes
 //! one in a small budget, and asks of each policy how many faults it would have had.
 //!
-//! A touch of a page that is there leaves no sign. So a process that records brings one page a fault, and evicts
-//! pages in the order in which they came: then the record has a touch of each page that is used within about one
-//! resident set's worth of evictions, and the smaller the budget is, the less is hidden.
+//! A touch of a page that is there leaves no sign. So a process that records brings one page a fault, and evicts pages
+//! in the order in which they came. A page in use is then touched anew once in each resident set's worth of evictions:
+//! the smaller the budget is, the less is hidden.
 //!
 //! The file has a number for each touch, 8 bytes in the machine's order: the page's address / 4096. The last ones,
 //! fewer than [`AT_ONCE`], are missing: nobody writes them when the process ends. Forked children do not record.
