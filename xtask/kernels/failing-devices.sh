@@ -14,17 +14,21 @@ dmsetup mknodes failing
 [ -b /dev/mapper/failing ] || { echo 'no device-mapper device: the check shows nothing'; exit 1; }
 run 'error target' /dev/mapper/failing "dmsetup suspend --noflush failing; echo '0 $sectors error' | dmsetup load failing; dmsetup resume --noudevsync failing"
 dmsetup remove --noudevsync failing
-echo "0 $sectors flakey $loop 0 1 1" | dmsetup create --noudevsync flakey
+# Good for a second and bad for one, in turn. Not before the program has filled its memory: it would not start.
+echo "0 $sectors linear $loop 0" | dmsetup create --noudevsync flakey
 dmsetup mknodes flakey
 [ -b /dev/mapper/flakey ] || { echo 'no device-mapper device: the check shows nothing'; exit 1; }
-run 'flakey target' /dev/mapper/flakey 'sleep 2'
+run 'flakey target' /dev/mapper/flakey "dmsetup suspend --noflush flakey; echo '0 $sectors flakey $loop 0 1 1' | dmsetup load flakey; dmsetup resume --noudevsync flakey; sleep 1.5"
 dmsetup remove --noudevsync flakey
 run 'loop device without its file' "$loop" "truncate -s 0 /var/tmp/area"
 losetup --detach "$loop"
 
-# The kernel reclaims and refuses in the group's name when its limit sinks under what is in use.
+# The kernel reclaims and refuses in the group's name when its limit sinks under what is in use. All of the tree is in it.
 group=/sys/fs/cgroup/lowered
 mkdir -p $group
-echo 160M > $group/memory.max
-run 'lowered limit' /var/tmp "echo \$pid > $group/cgroup.procs; echo 96M > $group/memory.max"
+echo $$ > $group/cgroup.procs
+BESIDE=yes run 'lowered limit' /var/tmp "used=\$(cat $group/memory.current); echo \$((used - (4 << 20))) > $group/memory.max; sleep 3"
+echo "of $used bytes in use 4 MiB less were allowed: $(tr '\n' ' ' < $group/memory.events)"
+[ "$(cat $group/memory.current)" -lt "$used" ] && grep -q '^max [1-9]' $group/memory.events || { echo 'the limit was not met'; bad=1; }
+echo $$ > /sys/fs/cgroup/cgroup.procs
 exit $bad

@@ -45,9 +45,8 @@ impl Available {
 
     /// The same for the system whose files lie under `root`.
     fn under(root: &Path) -> Available {
-        let proc = |file: &str| read(root.join("proc").join(file));
-        let machine = machine(&proc("meminfo"));
-        groups(&proc("self/cgroup"), &proc("self/mountinfo"))
+        let machine = machine(&read(root.join("proc/meminfo")));
+        own_groups(root)
             .into_iter()
             .filter_map(|group| group_available(root, group))
             .chain([machine])
@@ -87,7 +86,13 @@ fn machine(meminfo: &str) -> Available {
     }
 }
 
-/// The directories of our memory cgroup and all above it: a limit may stand on any of them.
+/// The directories of our memory cgroup and all above it, for the system whose files lie under `root`.
+pub fn own_groups(root: &Path) -> Vec<PathBuf> {
+    let proc = |file: &str| read(root.join("proc/self").join(file));
+    groups(&proc("cgroup"), &proc("mountinfo"))
+}
+
+/// The same as the texts tell: a limit may stand on any of them.
 fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in cgroup.lines() {

@@ -38,6 +38,7 @@ mod size;
 mod stats;
 mod summary;
 mod swap;
+mod system_kills;
 mod table;
 mod top;
 mod wait;

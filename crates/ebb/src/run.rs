@@ -6,6 +6,7 @@ use crate::metrics::Listener;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::progress::Progress;
 use crate::stats::{self, StatsFile};
+use crate::system_kills::SystemKills;
 use crate::wait::{self, Running};
 use crate::wrap::Wrap;
 use crate::{FAILED, defaults, doctor, exhausted, setup, summary};
@@ -82,6 +83,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
         device.write()?;
     }
     let start = Instant::now();
+    let kills = SystemKills::begin();
     let wrap = args.wrap.then(|| Wrap::begin(&mut command)).transpose()?;
     let mut running = match Running::start(command, signals, wrap) {
         Ok(running) => running,
@@ -97,6 +99,9 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
         })
         .context("lost sight of the program")?;
     let ran = start.elapsed();
+    if let Some(told) = kills.told() {
+        let _ = writeln!(std::io::stderr(), "ebb: {told}");
+    }
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
         let totals = supervisor.totals();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Managed, Under, c_program, cannot_page, ebb, free};
+use common::{Managed, Under, c_program, cannot_page, ebb, free, lacks};
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
 use ebb_harness::{MIB, SLACK, workloads};
@@ -714,4 +714,31 @@ status=$?
 wait $other
 exit "$status""#;
     same_behind_a_mount(script, SLACK + 160 * MIB, "a loop device");
+}
+
+/// Files in memory count in the cgroup, and not in the budget: the system kills, and that leaves no word of its own.
+#[test]
+fn a_kill_for_memory_by_the_system_is_told() {
+    if cannot_page() || lacks("python3") {
+        return;
+    }
+    if let Some(why) = cgroup::unavailable() {
+        println!("skipped: no limit by the kernel, as there is no cgroup: {why}");
+        return;
+    }
+    let program = "import tempfile\n\
+                   with tempfile.TemporaryFile(dir='/dev/shm') as file:\n    \
+                   for _ in range(96): file.write(bytes(1 << 20))";
+    let job = Job::new(["python3", "-c", program]).time_limit(Duration::from_secs(60));
+    let managed = Under::budget(32 * MIB).run(&job);
+    assert!(!managed.run.ok(), "96 MiB fit beside the budget");
+    assert!(
+        managed
+            .run
+            .stderr
+            .contains("killed a process for memory in the memory cgroup /"),
+        "{}: {}",
+        managed.run.ending(),
+        managed.run.stderr
+    );
 }
