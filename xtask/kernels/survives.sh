@@ -1,6 +1,7 @@
 # run NAME SWAP FAILURE: a program that pages to SWAP, and the command FAILURE does something to it. The same output, or
 # an end with a message of ebb's; never another output, and never a wait without end. What was wrong is in $bad. With
-# BESIDE the program reads its pages meanwhile, too; with MUST_END=well a message is not enough.
+# BESIDE the program reads its pages meanwhile, too; with GROUP the tree is in that control group; with MUST_END=well a
+# message is not enough.
 ebb=$PWD/target/release/ebb
 # It ends without freeing its pages one by one: that would bring each back and write it once more.
 program='
@@ -21,7 +22,10 @@ os._exit(0)
 bad=0
 run() {
     cd "$(mktemp -d -p /var/tmp)"
-    "$ebb" run --memory 32M --pool none --swap "$2" -- python3 -c "$program" > output 2> said &
+    (
+        [ -z "${GROUP:-}" ] || echo $BASHPID > "$GROUP/cgroup.procs"
+        exec "$ebb" run --memory 32M --pool none --swap "$2" -- python3 -c "$program" > output 2> said
+    ) &
     pid=$!
     for _ in $(seq 500); do [ -e filled ] && break; sleep 0.2; done
     [ -z "${BESIDE:-}" ] || touch go
