@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{Managed, Under, c_program, cannot_page, free, lacks};
+use common::{Managed, Under, c_program, cannot_page, free};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::time::Duration;
 
 /// 234 MiB; with as many mappings a process has nearly as many as it can have.
@@ -58,42 +58,4 @@ fn a_page_costs_what_it_costs_with_few() {
         );
         assert!(faults < most_faults, "{kind}: {faults:.2} faults a page");
     }
-}
-
-/// A service thread has idle urgency, and without CAP_SYS_NICE, as in most containers, it cannot give that up. A fault on
-/// a processor that others fill is served all the same.
-#[test]
-fn a_fault_beside_busy_threads_is_served_soon_without_privilege() {
-    if cannot_page() || lacks("setpriv") {
-        return;
-    }
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (program, threads) = (c_program("crowded"), processors.to_string());
-    let argv = [
-        program.as_os_str(),
-        "96".as_ref(),
-        threads.as_ref(),
-        "3".as_ref(),
-    ];
-    let job = Job::new(argv).time_limit(Duration::from_secs(60));
-    let unprivileged = [
-        "setpriv",
-        "--bounding-set",
-        "-sys_nice",
-        "--inh-caps",
-        "-sys_nice",
-    ];
-    let wait = |wrapper: &[&str]| {
-        let wrapper: Vec<OsString> = wrapper.iter().map(Into::into).collect();
-        let managed = Under::budget(48 * MIB)
-            .options(&["--swap", "none"])
-            .run_behind(&wrapper, &job);
-        let run = &managed.run;
-        assert!(run.ok(), "{}: {}", run.ending(), run.stderr);
-        let told = String::from_utf8_lossy(&run.stdout);
-        told.trim().parse::<f64>().expect("microseconds")
-    };
-    let (with, without) = (wait(&[]), wait(&unprivileged));
-    println!("99% of faults take at most {with} us with CAP_SYS_NICE, {without} us without");
-    assert!(without <= 2000.0, "{without} us");
 }
