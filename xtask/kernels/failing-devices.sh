@@ -9,17 +9,18 @@ truncate -s 96M /var/tmp/area
 mkswap -q /var/tmp/area
 loop=$(losetup --find --show /var/tmp/area)
 sectors=$(blockdev --getsz "$loop")
-echo "0 $sectors linear $loop 0" | dmsetup create --noudevsync failing
-dmsetup mknodes failing
-[ -b /dev/mapper/failing ] || { echo 'no device-mapper device: the check shows nothing'; exit 1; }
-run 'error target' /dev/mapper/failing "dmsetup suspend --noflush failing; echo '0 $sectors error' | dmsetup load failing; dmsetup resume --noudevsync failing"
-dmsetup remove --noudevsync failing
-# Good for a second and bad for one, in turn. Not before the program has filled its memory: it would not start.
-echo "0 $sectors linear $loop 0" | dmsetup create --noudevsync flakey
-dmsetup mknodes flakey
-[ -b /dev/mapper/flakey ] || { echo 'no device-mapper device: the check shows nothing'; exit 1; }
-run 'flakey target' /dev/mapper/flakey "dmsetup suspend --noflush flakey; echo '0 $sectors flakey $loop 0 1 1' | dmsetup load flakey; dmsetup resume --noudevsync flakey; sleep 1.5"
-dmsetup remove --noudevsync flakey
+# becomes NAME TARGET MORE: on a device that is good while the program fills its memory, and is of TARGET then. Bad from the
+# beginning, it would not be used.
+becomes() {
+    echo "0 $sectors linear $loop 0" | dmsetup create --noudevsync "$1"
+    dmsetup mknodes "$1"
+    [ -b "/dev/mapper/$1" ] || { echo 'no device-mapper device: the check shows nothing'; exit 1; }
+    run "$1 target" "/dev/mapper/$1" "dmsetup suspend --noflush $1; echo '0 $sectors $2' | dmsetup load $1; dmsetup resume --noudevsync $1; $3"
+    dmsetup remove --noudevsync "$1"
+}
+becomes error error true
+# Good for a second and bad for one, in turn.
+becomes flakey "flakey $loop 0 1 1" 'sleep 1.5'
 run 'loop device without its file' "$loop" "truncate -s 0 /var/tmp/area"
 losetup --detach "$loop"
 

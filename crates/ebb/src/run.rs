@@ -82,8 +82,8 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     for device in pending_header {
         device.write()?;
     }
-    let start = Instant::now();
     let kills = SystemKills::begin();
+    let start = Instant::now();
     let wrap = args.wrap.then(|| Wrap::begin(&mut command)).transpose()?;
     let mut running = match Running::start(command, signals, wrap) {
         Ok(running) => running,

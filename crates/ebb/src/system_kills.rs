@@ -12,9 +12,14 @@ pub struct SystemKills {
 impl SystemKills {
     /// From now on.
     pub fn begin() -> Self {
-        let mut groups = own_groups(Path::new("/")).into_iter();
+        Self::of(own_groups(Path::new("/")))
+    }
+
+    /// The same in the first of these groups that tells.
+    fn of(groups: Vec<PathBuf>) -> Self {
+        let told = |group: PathBuf| kills(&group).map(|count| (group, count));
         Self {
-            group: groups.find_map(|group| kills(&group).map(|count| (group, count))),
+            group: groups.into_iter().find_map(told),
         }
     }
 
@@ -58,9 +63,7 @@ mod tests {
             "memory.oom_control",
             "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
         );
-        let before = SystemKills {
-            group: kills(group.path()).map(|count| (group.path().into(), count)),
-        };
+        let before = SystemKills::of(vec![group.path().into()]);
         assert_eq!(before.told(), None);
         write(
             "memory.oom_control",

@@ -242,18 +242,12 @@ fn touches_of_a_program_are_recorded_and_replayed_with_each_policy() {
                    pages = [bytearray(4096) for _ in range(20_000)]\n\
                    chance = random.Random(1)\n\
                    for _ in range(150_000): pages[chance.randrange(20_000)][7] ^= 1";
-    let job = Job::new([
-        lab().as_os_str(),
-        "reclaim".as_ref(),
-        "--json".as_ref(),
-        "--memory".as_ref(),
-        "26M".as_ref(),
-        "--".as_ref(),
-        "python3".as_ref(),
-        "-c".as_ref(),
-        program.as_ref(),
-    ])
-    .time_limit(Duration::from_secs(120));
+    let words = [
+        "reclaim", "--json", "--memory", "26M", "--", "python3", "-c", program,
+    ];
+    let words = words.iter().map(|word| word.as_ref());
+    let job = Job::new(std::iter::once(lab().as_os_str()).chain(words))
+        .time_limit(Duration::from_secs(120));
     let run = job.run(None).expect("it starts");
     assert!(run.ok(), "{}: {}", run.ending(), run.stderr);
     let told = String::from_utf8_lossy(&run.stdout);

@@ -176,19 +176,17 @@ impl<T> Index<usize> for ByPage<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_engine::random::Random;
     use std::collections::BTreeMap;
 
     #[test]
     fn it_is_as_a_map() {
         let (mut table, mut map) = (ByPage::new(), BTreeMap::new());
-        let mut number = 1u64;
+        let mut random = Random::new(1);
         for step in 0..20_000 {
-            number = number
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let at = (number >> 33) as usize % (5 * CHUNK) * PAGE;
-            let end = at + (number >> 50) as usize % 600 * PAGE;
-            match number >> 60 {
+            let at = random.below(5 * CHUNK) * PAGE;
+            let end = at + random.below(600) * PAGE;
+            match random.below(16) {
                 0..9 => {
                     table.insert(at, step);
                     map.insert(at, step);

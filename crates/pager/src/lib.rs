@@ -40,4 +40,5 @@ mod syscalls;
 #[cfg(test)]
 mod tests;
 
+pub use map::page_map::UNIT;
 pub use reclaim::replay::Replay;

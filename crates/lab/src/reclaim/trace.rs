@@ -1,11 +1,10 @@
 //! Records of touches, as a process writes them that runs with `EBB_RECORD` (`pager/src/reclaim/recorder.rs`).
 
+use ebb_pager::UNIT;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Pages of a unit.
-const UNIT: u64 = 16;
 /// One page in so many may come back sooner than touches are hidden for.
 const HIDDEN_FROM: usize = 50;
 
@@ -26,13 +25,15 @@ impl Trace {
     /// Of page numbers (addresses / 4096).
     #[must_use]
     pub fn of(numbers: &[u64]) -> Self {
-        let mut units: BTreeMap<u64, u32> = numbers.iter().map(|n| (n / UNIT, 0)).collect();
+        let unit = |n: u64| n / UNIT as u64;
+        let mut units: BTreeMap<u64, u32> = numbers.iter().map(|n| (unit(*n), 0)).collect();
         for (place, number) in units.values_mut().zip(0..) {
             *place = number;
         }
-        let place = |n: &u64| units[&(n / UNIT)] * UNIT as u32 + (n % UNIT) as u32;
+        let within = |n: u64| (n % UNIT as u64) as u32;
+        let place = |n: &u64| units[&unit(*n)] * UNIT as u32 + within(*n);
         let touches: Vec<u32> = numbers.iter().map(place).collect();
-        let pages = units.len() * UNIT as usize;
+        let pages = units.len() * UNIT;
         let mut last = vec![None; pages];
         let mut between = Vec::new();
         for (at, page) in touches.iter().enumerate() {

@@ -258,8 +258,8 @@ impl ReclaimQueue {
 
     /// The unit whose turn it is, and which of its resident pages to evict. It is out of the
     /// queue; give it back with `requeue` if pages of it stay. Looks at no more than about `limit`
-    /// units, and at each once or little more; if all their pages shall stay, takes some all the same and lets time
-    /// pass faster.
+    /// units, and at each about once. If all their pages shall stay, takes some all the same, and lets time pass
+    /// faster.
     pub fn next(
         &mut self,
         map: &mut PageMap,

@@ -2,7 +2,7 @@
 //!
 //! Not here: staging, threads that hold pages, neighbours that come along, pages that cannot leave.
 
-use crate::map::mask::{ones, runs, set_bits};
+use crate::map::mask::{ones, set_bits};
 use crate::map::page_map::{Page, PageMap, PageNumber, UNIT};
 use crate::reclaim::pages::resident;
 use crate::reclaim::reclaim_queue::ReclaimQueue;
@@ -16,7 +16,6 @@ pub struct Replay {
     map: PageMap,
     queue: ReclaimQueue,
     room: usize,
-    moves: usize,
 }
 
 impl Replay {
@@ -26,7 +25,6 @@ impl Replay {
             map: PageMap::new(),
             queue: ReclaimQueue::new(),
             room,
-            moves: 0,
         }
     }
 
@@ -72,16 +70,10 @@ impl Replay {
             self.map
                 .set(unit.first().plus(i), Page::Swapped(EntryId(0)));
         }
-        self.moves += runs(mask).count();
         self.queue.evicted(&mut self.map, unit, mask);
         if resident(&self.map, unit) != 0 {
             self.queue.requeue(&mut self.map, unit);
         }
-    }
-
-    /// Runs of pages that left: moves.
-    pub fn moves(&self) -> usize {
-        self.moves
     }
 
     /// The invariants of map and queue; no more is resident than fits.

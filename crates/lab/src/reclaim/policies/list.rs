@@ -1,8 +1,8 @@
 //! A doubly linked list of page numbers. The links of a page stand in arrays at the page's number, so each
 //! operation takes constant time and allocates nothing.
 //!
-//! The ring closes at one number more than the last page's: its links are the first and the last page. "On no
-//! list" is a state of its own, the link [`NOWHERE`]. A list does not know of other lists: a page may be on many.
+//! The ring closes at one number more than the last page's: its links are the first and the last page. A page on no
+//! list has a link of its own, [`NOWHERE`]. A list does not know of other lists: a page may be on many.
 
 /// Next of a page that is not on the list.
 const NOWHERE: u32 = u32::MAX;

@@ -1,7 +1,7 @@
 //! S3-FIFO: three queues, first in, first out, of which a small one keeps pages of one use away from the main one.
 //!
 //! A page comes to the small queue, a tenth of memory. At its end a page that was touched more than once comes to
-//! the main queue; any other goes, and its number comes to a queue of ghosts, as long as the main one. A page
+//! the main queue. Any other goes, and its number comes to a queue of ghosts. That is as long as the main one. A page
 //! that is among the ghosts comes to the main queue at once. At that one's end a page goes round again for each
 //! touch, up to three. Yang, Zhang, Qiu, Yue and Rashmi, "FIFO queues are all you need for cache eviction", SOSP
 //! 2023.

@@ -1,4 +1,4 @@
-//! What holds for each policy, and for the bound.
+//! Tests that hold for each policy, and for the bound.
 
 use super::{KNOWN, Policy, best};
 use ebb_engine::random::Random;
