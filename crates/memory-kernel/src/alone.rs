@@ -6,6 +6,7 @@ use crate::threads::{Call, Disturbance, Event, Threads};
 use ebb_sys::Errno;
 use ebb_sys::paging::{Entry, Time};
 use ebb_sys::program::Gone;
+use ebb_sys::thread::Urgency;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -106,6 +107,12 @@ impl Threads for Alone {
     }
     fn spawn(&self, _: Entry, index: usize) -> Result<u32, Errno> {
         Ok(100 + index as u32)
+    }
+    fn set_urgency(&self, _: u32, _: Urgency) -> bool {
+        true
+    }
+    fn end_thread(&self) -> ! {
+        panic!("a thread ends")
     }
     fn start_helper(&self, _: Entry) -> Result<(), Errno> {
         Ok(())

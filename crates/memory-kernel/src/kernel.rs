@@ -401,11 +401,14 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
     fn bind(&self, _: usize) {}
     fn short_slice(&self) {}
-    fn set_urgency(&self, _: u32, _: Urgency) -> bool {
-        true
+    fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool {
+        self.threads.set_urgency(thread, urgency)
     }
-    fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno> {
+    fn spawn(&self, entry: Entry, index: usize, _: Duration) -> Result<u32, Errno> {
         self.threads.spawn(entry, index)
+    }
+    fn end_thread(&self) -> ! {
+        self.threads.end_thread()
     }
     fn name_thread(&self, _: TaskName) {}
     fn start_helper(&self, entry: Entry, _: Duration) -> Result<(), Errno> {
@@ -803,6 +806,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         // SAFETY: advice that changes no content.
         unsafe { self.madvise(start, len, libc::MADV_DONTFORK)? };
         Ok(start)
+    }
+    unsafe fn release(&self, start: usize, len: usize) {
+        // SAFETY: passed on to the caller.
+        let released = unsafe { self.munmap(start, len) };
+        released.expect("memory that was reserved");
     }
     fn apart_from_own<R>(
         &self,

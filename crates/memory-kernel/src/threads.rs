@@ -4,6 +4,7 @@ use crate::frames::Sharers;
 use ebb_sys::Errno;
 use ebb_sys::paging::{Entry, Time};
 use ebb_sys::program::Gone;
+use ebb_sys::thread::Urgency;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -109,6 +110,10 @@ pub trait Threads: Sync + Sized + 'static {
     fn processors(&self) -> usize;
     /// Starts a thread of the pager's; its number.
     fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno>;
+    /// Sets how a thread competes for its processor; whether that is permitted.
+    fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool;
+    /// Ends the calling thread of the pager's.
+    fn end_thread(&self) -> !;
     /// Starts the helper's first thread.
     fn start_helper(&self, entry: Entry) -> Result<(), Errno>;
     /// Whether the helper lives.

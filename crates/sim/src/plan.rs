@@ -40,6 +40,8 @@ pub struct Plan {
     pub mix: Mix,
     /// Flag: processes have a supervisor, which takes back what dead ones had.
     pub supervised: bool,
+    /// Flag: processes have CAP_SYS_NICE.
+    pub is_privileged: bool,
     /// The rate at which a process is killed, at a change of the thread that runs.
     pub kill: Rate,
 }
@@ -99,6 +101,7 @@ impl Plan {
             },
         };
         let supervised = stream.percent(60);
+        let is_privileged = stream.percent(50);
         let kill = match stream.percent(30) {
             true => 1 << stream.below(4),
             false => 0,
@@ -114,6 +117,7 @@ impl Plan {
             operations: 150 + stream.below(700) as u64,
             mix,
             supervised,
+            is_privileged,
             kill,
         }
     }

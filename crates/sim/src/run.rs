@@ -90,6 +90,7 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
         threads: SimThreads {
             disturbances: plan.disturbances,
             counts: shared.counts,
+            is_privileged: plan.is_privileged,
         },
         joining,
         may_run_out: plan.may_run_out(),

@@ -157,6 +157,7 @@ impl Scheduler {
         task.role.set(role);
         task.process.set(process);
         task.cpu.set((id % 2) as u8);
+        task.idle.set(false);
         task.state.set(State::Ready);
         index
     }
@@ -421,7 +422,7 @@ impl Scheduler {
     fn pick(&self) -> Option<usize> {
         let world = self.world;
         let (now, progress) = (world.now.get(), world.progress.get());
-        // Those that can run, and after them those that only look.
+        // Those that can run, and after them those that only look, or are idle work.
         let (mut ready, mut look) = ([0u8; MAX_TASKS], [0u8; MAX_TASKS]);
         let (mut runs, mut looks, mut next) = (0, 0, u64::MAX);
         for (index, task) in world.there().iter().enumerate() {
@@ -429,8 +430,8 @@ impl Scheduler {
             let due = until != 0 && until <= now;
             let (can, only_looks) = match task.state.get() {
                 State::Free => continue,
-                State::Ready => (true, false),
-                State::Waits => (due, false),
+                State::Ready => (true, task.idle.get()),
+                State::Waits => (due, task.idle.get()),
                 State::Tries => (task.looked.get() != progress, true),
                 State::Looks => {
                     let new = world.to_look_for(task.key.get()) != task.looked.get();
@@ -452,7 +453,7 @@ impl Scheduler {
             self.pass(next);
             return None;
         }
-        // Those that only look come less often.
+        // Those of the second list come less often.
         let among = match runs > 0 && world.below(4) != 0 {
             true => runs,
             false => runs + looks,

@@ -10,6 +10,7 @@ use ebb_memory_kernel::threads::{Call, Disturbance, Event, Threads};
 use ebb_sys::Errno;
 use ebb_sys::paging::{Entry, Time};
 use ebb_sys::program::Gone;
+use ebb_sys::thread::Urgency;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub struct SimThreads {
     pub disturbances: Disturbances,
     /// Counts of mappings of pages, in shared memory.
     pub counts: &'static [AtomicU32],
+    /// Flag: idle work may become other work.
+    pub is_privileged: bool,
 }
 
 /// Nanoseconds between two looks at the clock. A thread that finds no victim looks often whether its time is over, and
@@ -197,6 +200,24 @@ impl Threads for SimThreads {
     fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno> {
         let id = scheduler().spawn(Role::Service, move || entry(index));
         Ok(id)
+    }
+    fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool {
+        let process = scheduler().process();
+        let mut tasks = world().there().iter();
+        let task = match thread {
+            0 => Some(scheduler().me()),
+            _ => tasks.find(|t| t.id.get() == thread && t.process.get() == process),
+        };
+        let Some(task) = task else { return false };
+        let idle = urgency == Urgency::Idle;
+        let permitted = idle || !task.idle.get() || self.is_privileged;
+        if permitted {
+            task.idle.set(idle);
+        }
+        permitted
+    }
+    fn end_thread(&self) -> ! {
+        scheduler().leave()
     }
     fn start_helper(&self, entry: Entry) -> Result<(), Errno> {
         life::served(true);

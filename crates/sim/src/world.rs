@@ -86,6 +86,8 @@ pub struct Task {
     pub id: Cell<u32>,
     /// The processor.
     pub cpu: Cell<u8>,
+    /// Flag: it is idle work, which runs less often than what competes.
+    pub idle: Cell<bool>,
     /// The cause of its wait.
     pub key: Cell<Key>,
     /// The end of its wait; 0: for ever.

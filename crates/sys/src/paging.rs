@@ -95,8 +95,10 @@ pub trait Kernel: Sync + Sized + 'static {
     fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool;
     /// Asks for turns of the processor that are short and come soon, for the calling thread.
     fn short_slice(&self);
-    /// Starts a service thread; its number.
-    fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno>;
+    /// Starts a service thread, trying again for `patience` where the system refuses it; its number.
+    fn spawn(&self, entry: Entry, index: usize, patience: Duration) -> Result<u32, Errno>;
+    /// Ends the calling service thread.
+    fn end_thread(&self) -> !;
     /// Names the calling thread.
     fn name_thread(&self, name: TaskName);
     /// Starts the helper, trying again for `patience` where the system refuses it.
@@ -256,7 +258,12 @@ pub trait Kernel: Sync + Sized + 'static {
     fn munlockall(&self) -> Result<(), Errno>;
     /// New memory of the pager's own; a forked child has none of it.
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno>;
-    /// The same, which the child has too.
+    /// Gives up memory of [`reserve_alone`](Self::reserve_alone), whole.
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    unsafe fn release(&self, start: usize, len: usize);
+    /// As [`reserve_alone`](Self::reserve_alone), but the child has it too.
     fn reserve(&self, len: usize) -> Result<usize, Errno>;
     /// A word that is zero in each forked child; none where the system refuses it.
     fn word_of_process(&self) -> Option<&'static AtomicU32>;

@@ -145,8 +145,11 @@ impl Kernel for SystemKernel {
     fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool {
         thread::set_urgency(thread, urgency).is_ok()
     }
-    fn spawn(&self, entry: Entry, index: usize) -> Result<u32, Errno> {
-        thread::spawn(entry, index)
+    fn spawn(&self, entry: Entry, index: usize, patience: Duration) -> Result<u32, Errno> {
+        thread::spawn(entry, index, patience)
+    }
+    fn end_thread(&self) -> ! {
+        thread::end()
     }
     fn name_thread(&self, name: TaskName) {
         thread::set_name(name);
@@ -417,6 +420,10 @@ impl Kernel for SystemKernel {
     }
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
         memory::reserve_alone(len)
+    }
+    unsafe fn release(&self, start: usize, len: usize) {
+        // SAFETY: passed on to the caller. What the system does not unmap stays, and nobody uses it.
+        let _ = unsafe { memory::release(start, len) };
     }
     fn word_of_process(&self) -> Option<&'static AtomicU32> {
         program::word_of_process()

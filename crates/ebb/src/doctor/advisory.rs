@@ -6,7 +6,7 @@ use ebb_engine::PAGE_SIZE;
 use ebb_stores::{SearchTime, SwapSpec};
 use ebb_sys::probe;
 use ebb_sys::secret::{self, Secret};
-use ebb_sys::thread::{self, Urgency};
+use ebb_sys::thread;
 use ebb_sys::userfaultfd::Access;
 use std::fs::read_to_string;
 use std::time::Duration;
@@ -37,7 +37,6 @@ pub fn advisory(access: Option<Access>) -> Vec<Check> {
     checks.push(swap_file());
     checks.push(signatures());
     checks.push(keys());
-    checks.push(urgency());
     checks.push(memory());
     checks.push(overcommit());
     checks.push(addresses());
@@ -125,34 +124,6 @@ fn signatures() -> Check {
             Verdict::Limited,
             "no libblkid.so.1: what stands on a device beside a swap header, as a RAID's record at its end, is not noticed",
             "install libblkid (Debian: libblkid1)",
-        ),
-    }
-}
-
-/// Whether service threads, which have idle urgency, may become ordinary work where others fill the processors.
-fn urgency() -> Check {
-    let able = std::thread::spawn(|| {
-        let set = |urgency| thread::set_urgency(0, urgency);
-        set(Urgency::Idle).and_then(|()| set(Urgency::Normal))
-    });
-    match able.join() {
-        Ok(Ok(())) => Check::ok(
-            "urgency",
-            "page faults are served however busy processors are",
-        ),
-        Ok(Err(error)) => Check::not(
-            "urgency",
-            Verdict::Limited,
-            format!(
-                "{error}: page faults of programs with more threads than processors may wait for service"
-            ),
-            "as root: `prlimit --nice=20 --pid $PPID`, or a line `USER - nice 0` in /etc/security/limits.conf; in a container: `--cap-add SYS_NICE` or `--ulimit nice=20`",
-        ),
-        Err(_) => Check::not(
-            "urgency",
-            Verdict::Limited,
-            "no thread can be started",
-            "raise `ulimit -u`",
         ),
     }
 }

@@ -17,11 +17,11 @@
 //! Idle urgency would starve service when other work fills the processors: the keeper watches for that, and for
 //! faults that nobody serves, and then lets service compete (`Services::compete`). Threads that have nothing to do
 //! compete in any case: a killed process gives its memory back only when its last thread has had a processor to end
-//! on.
+//! on. Where a thread may not give up idle urgency, another takes its place ([`services`](crate::process::services)).
 
 use crate::eviction::make_room::When;
 use crate::fault::fault_service::FaultService;
-use crate::process::services::{Service, Services};
+use crate::process::services::{Holder, Services};
 use crate::process::worker::{PendingFault, Worker};
 use ebb_sys::paging::{Kernel, Time};
 use ebb_sys::userfaultfd::{BATCH, Fault};
@@ -87,7 +87,7 @@ impl Watch {
     fn after<K: Kernel>(
         &mut self,
         process: &FaultService<K>,
-        me: &Service,
+        me: &Holder,
         fault: Fault,
         now: Time,
     ) -> bool {
@@ -106,7 +106,7 @@ impl Watch {
 
     /// Nothing to serve. A thread that was woken on this processor has it before this one does, and gives it back
     /// with its next fault. So the thread that was served last may be elsewhere. True: leave.
-    fn nothing<K: Kernel>(&mut self, process: &FaultService<K>, me: &Service) -> bool {
+    fn nothing<K: Kernel>(&mut self, process: &FaultService<K>, me: &Holder) -> bool {
         let now = process.now();
         if self.served.is_none() || now - self.last < self.gap {
             return false;
@@ -119,7 +119,7 @@ impl Watch {
         leave
     }
 
-    fn look<K: Kernel>(&mut self, process: &FaultService<K>, me: &Service, now: Time) -> bool {
+    fn look<K: Kernel>(&mut self, process: &FaultService<K>, me: &Holder, now: Time) -> bool {
         let services: &Services<K> = &process.services;
         (self.since, self.last) = (0, now);
         let from = self
@@ -161,8 +161,7 @@ struct ServiceTurn {
 impl<K: Kernel> FaultService<K> {
     /// The service thread of this index, for ever.
     pub fn run_service(&self, index: usize) -> ! {
-        let me = self.services.service(index);
-        self.services.begin(me);
+        let me = self.services.begin(index);
         let mut turn = ServiceTurn {
             worker: Worker::new(self.kernel),
             watch: Watch::new(self.now()),
@@ -170,14 +169,19 @@ impl<K: Kernel> FaultService<K> {
             served: true,
             owed: Duration::ZERO,
         };
-        loop {
-            self.service_turn(me, &mut turn);
+        while !me.is_replaced() || turn.worker.deferred() > 0 {
+            self.service_turn(&me, &mut turn);
         }
+        turn.worker.release(self.kernel);
+        self.kernel.end_thread()
     }
 
-    /// One turn of a service thread: reads faults and serves them, or waits for some.
-    fn service_turn(&self, me: &Service, turn: &mut ServiceTurn) {
-        me.until_woken(self.kernel);
+    /// One turn of a service thread: reads faults and serves them, or waits for some. One that is replaced reads none.
+    fn service_turn(&self, me: &Holder, turn: &mut ServiceTurn) {
+        self.services.until_woken(me);
+        if me.is_replaced() {
+            return self.serve_left(turn);
+        }
         let mut buffer = [Fault::default(); BATCH];
         // Without asking first: a thread that was woken often faults again before this one has the
         // processor back.
@@ -191,15 +195,20 @@ impl<K: Kernel> FaultService<K> {
         }
         turn.owed = Duration::ZERO;
         if turn.worker.deferred() > 0 {
-            self.serve_deferred(&mut turn.worker);
-            self.serve_again(&mut turn.worker);
+            self.serve_left(turn);
         } else {
             self.wait_for_faults(me, turn);
         }
     }
 
+    /// Serves what was put down for later, and what was found waiting meanwhile.
+    fn serve_left(&self, turn: &mut ServiceTurn) {
+        self.serve_deferred(&mut turn.worker);
+        self.serve_again(&mut turn.worker);
+    }
+
     /// No fault was there: waits for one, or falls asleep.
-    fn wait_for_faults(&self, me: &Service, turn: &mut ServiceTurn) {
+    fn wait_for_faults(&self, me: &Holder, turn: &mut ServiceTurn) {
         if turn.watch.nothing(self, me) && !self.services.shares() {
             return self.fall_asleep(me, turn);
         }
@@ -214,7 +223,7 @@ impl<K: Kernel> FaultService<K> {
             return;
         }
         turn.quiet += u32::from(!is_idle);
-        me.competes(self.kernel);
+        self.services.competes(me);
         if turn.quiet >= SHORT_WAITS {
             self.fall_asleep(me, turn);
         }
@@ -222,7 +231,7 @@ impl<K: Kernel> FaultService<K> {
 
     /// Sleeps until woken, without the memory that it needs while it serves. A thread that has put faults down for
     /// later stays awake: nobody else knows of them.
-    fn fall_asleep(&self, me: &Service, turn: &mut ServiceTurn) {
+    fn fall_asleep(&self, me: &Holder, turn: &mut ServiceTurn) {
         if turn.worker.deferred() == 0 {
             if std::mem::take(&mut turn.served) {
                 turn.worker.give_buffer_back(self.kernel);
@@ -235,7 +244,7 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// Serves faults that were read together, and makes room ahead of need.
-    fn serve_all(&self, me: &Service, turn: &mut ServiceTurn, faults: &[Fault]) {
+    fn serve_all(&self, me: &Holder, turn: &mut ServiceTurn, faults: &[Fault]) {
         self.check_origin(faults);
         turn.served = true;
         turn.quiet = 0;
@@ -258,8 +267,7 @@ impl<K: Kernel> FaultService<K> {
             leave |= turn.watch.after(self, me, fault, now);
         }
         self.make_room_ahead(turn);
-        self.serve_deferred(&mut turn.worker);
-        self.serve_again(&mut turn.worker);
+        self.serve_left(turn);
         if leave && !self.services.shares() {
             self.fall_asleep(me, turn);
         }
@@ -302,8 +310,8 @@ mod tests {
     fn a_service_thread_that_put_a_fault_down_stays_awake() {
         let machine = Machine::on(MemoryKernel::alone_on(2), 1024, Config::default(), |_| ());
         let (process, now) = (machine.process, machine.process.now());
-        let me = process.services.service(1);
-        process.services.wake(me);
+        let me = process.services.begin(1);
+        process.services.wake(process.services.service(1));
         let mut turn = ServiceTurn {
             worker: Worker::new(machine.kernel),
             watch: Watch::new(now),
@@ -316,9 +324,9 @@ mod tests {
             begin: now,
             copies: 0,
         });
-        process.fall_asleep(me, &mut turn);
+        process.fall_asleep(&me, &mut turn);
         assert!(turn.worker.next_deferred().is_some());
-        let sleeps = catch_unwind(AssertUnwindSafe(|| process.fall_asleep(me, &mut turn)));
+        let sleeps = catch_unwind(AssertUnwindSafe(|| process.fall_asleep(&me, &mut turn)));
         assert!(sleeps.is_err(), "another is awake: it may sleep");
     }
 
@@ -330,8 +338,8 @@ mod tests {
         let page = machine.map(1);
         machine.kernel.pass(2 * WORK);
         let process = machine.process;
-        let me = process.services.service(1);
-        process.services.wake(me);
+        let me = process.services.begin(1);
+        process.services.wake(process.services.service(1));
         let mut turn = ServiceTurn {
             worker: Worker::new(machine.kernel),
             watch: Watch::new(process.now()),
@@ -340,7 +348,7 @@ mod tests {
             owed: WORK,
         };
         assert!(machine.kernel.touch(7, page, Some(1)).is_err(), "a fault");
-        process.service_turn(me, &mut turn);
+        process.service_turn(&me, &mut turn);
         let waited = process.counters().psi_some_ns.get();
         assert!(waited >= WORK.as_nanos() as u64 / 2, "{waited}");
         assert!(turn.owed < WORK, "it counts once");

@@ -85,6 +85,7 @@ impl<K: Kernel> Pager<K> {
 
     /// One turn: waits for news, and does all that has to be done by then.
     fn keeper_turn(&'static self, keeper: &Keeper<K>, turn: &mut KeeperTurn) {
+        keeper.look_after_service(turn);
         let pause = keeper.keeper_pause(turn);
         let seen = self.wait_for_news(keeper.member, turn.seen, pause);
         if std::mem::replace(&mut turn.seen, seen) != seen {
@@ -118,8 +119,8 @@ impl<K: Kernel> Pager<K> {
 }
 
 impl<K: Kernel> Keeper<K> {
-    /// How long to wait for news; service threads that are starved compete from now on.
-    fn keeper_pause(&self, turn: &mut KeeperTurn) -> Duration {
+    /// Service threads that are starved compete from now on, and those that cannot are replaced.
+    fn look_after_service(&self, turn: &mut KeeperTurn) {
         let served = self.services.served();
         let fails_after = self.swap_space.devices.faults().keeper_after;
         assert!(
@@ -137,6 +138,12 @@ impl<K: Kernel> Keeper<K> {
                 false => self.services.compete(crowded),
             }
         }
+        let run = self.base.lifecycle.service_entry();
+        self.services.replace_stuck(run);
+    }
+
+    /// How long to wait for news.
+    fn keeper_pause(&self, turn: &mut KeeperTurn) -> Duration {
         match () {
             _ if turn.owing => OWING,
             _ if turn.moving => MOVING,

@@ -1,97 +1,133 @@
 //! The service threads of a process: which are awake, and how they compete for their processors.
+//!
+//! Each processor has a [`Service`], and that has a [`Holder`]: the thread that serves there. A holder serves with
+//! idle urgency, unless the processors are crowded. Where the system does not let it give that up, it is *stuck*, and is
+//! replaced: the keeper starts a thread, which has ordinary urgency and needs no privilege for it.
+//!
+//! Protocol: `tenure` counts holders. The new one takes over as it begins, whether the service is awake or asleep. The
+//! former one finds another count than its own, reads no more faults, finishes what it has, and ends.
 
 use crate::devices::processors::MAX_CPUS;
 use ebb_sys::Errno;
 use ebb_sys::paging::{Entry, Kernel};
 use ebb_sys::thread::Urgency;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
-/// A service thread.
+/// The service of a processor.
 #[derive(Default)]
 pub struct Service {
+    /// The holder's number in the system.
     id: AtomicU32,
-    cpu: AtomicUsize,
-    /// 1 awake, 0 asleep.
-    awake: AtomicU32,
-    /// Flag: it has idle urgency.
-    idle: AtomicBool,
+    cpu: usize,
+    /// The bit among those that are awake.
+    bit: u64,
+    /// Rises when the holder is to look whether it is awake, or replaced.
+    news: AtomicU32,
+    /// Holders so far, times two; odd: the last has idle urgency.
+    tenure: AtomicU32,
+    /// Flag: the holder could not give up idle urgency when it should.
+    stuck: AtomicBool,
 }
 
+const IDLE: u32 = 1;
+const HOLDER: u32 = 2;
+
 impl Service {
-    /// The processor that it serves.
-    pub fn cpu(&self) -> usize {
-        self.cpu.load(SeqCst)
-    }
-
-    /// Sleeps until woken.
-    pub fn until_woken(&self, kernel: &impl Kernel) {
-        kernel.follow_user();
-        while self.awake.load(SeqCst) == 0 {
-            kernel.wait_word(&self.awake, 0, None);
-            kernel.follow_user();
+    /// The calling thread holds it from now on, with ordinary urgency.
+    fn take_over(&self, kernel: &impl Kernel) -> Holder<'_> {
+        self.id.store(kernel.thread(), SeqCst);
+        let next = |tenure: u32| (tenure & !IDLE).wrapping_add(HOLDER);
+        let former = self
+            .tenure
+            .fetch_update(SeqCst, SeqCst, |tenure| Some(next(tenure)));
+        self.stuck.store(false, SeqCst);
+        self.tell(kernel);
+        Holder {
+            service: self,
+            tenure: next(former.unwrap_or_else(|tenure| tenure)),
         }
     }
 
-    /// On the thread itself: serves with idle urgency, unless all `compete`.
-    pub fn yields(&self, kernel: &impl Kernel, compete: &AtomicBool) {
-        if self.idle.load(SeqCst) || compete.load(SeqCst) {
-            return;
-        }
-        // Said before it is so: as idle work it may get no processor for a long time.
-        self.idle.store(true, SeqCst);
-        if !kernel.set_urgency(0, Urgency::Idle) {
-            self.idle.store(false, SeqCst);
-        }
-        // The keeper may have raised the others since the look, and this one before it was lowered.
-        if compete.load(SeqCst) {
-            self.raise(kernel);
-        }
+    /// Has the holder look, and a former one.
+    fn tell(&self, kernel: &impl Kernel) {
+        self.news.fetch_add(1, SeqCst);
+        kernel.wake_word(&self.news, i32::MAX);
     }
 
-    /// Whether it does now: to give up idle urgency takes CAP_SYS_NICE, or RLIMIT_NICE of 20.
-    pub fn competes(&self, kernel: &impl Kernel) -> bool {
-        if self.idle.load(SeqCst) {
-            self.raise(kernel);
-        }
-        !self.idle.load(SeqCst)
-    }
-
-    /// It competes if that is allowed, whatever it says of itself: it may be about to become idle work.
-    fn raise(&self, kernel: &impl Kernel) {
+    /// The holder competes if that is allowed, whatever it says of itself: it may be about to become idle work. Giving
+    /// up idle urgency takes CAP_SYS_NICE, or RLIMIT_NICE of 20.
+    fn raise(&self, kernel: &impl Kernel) -> bool {
+        let tenure = self.tenure.load(SeqCst);
         let raised = kernel.set_urgency(self.id.load(SeqCst), Urgency::Normal);
-        self.idle.store(!raised, SeqCst);
+        if raised {
+            self.change(tenure, tenure & !IDLE);
+        } else {
+            self.stuck.store(true, SeqCst);
+        }
+        raised
+    }
+
+    /// Unless something else did meanwhile.
+    fn change(&self, from: u32, to: u32) -> bool {
+        let changed = self.tenure.compare_exchange(from, to, SeqCst, SeqCst);
+        changed.is_ok()
+    }
+}
+
+/// The thread that serves a processor.
+pub struct Holder<'a> {
+    service: &'a Service,
+    /// The count of holders, with this one.
+    tenure: u32,
+}
+
+impl Holder<'_> {
+    /// The processor.
+    pub fn cpu(&self) -> usize {
+        self.service.cpu
+    }
+
+    /// Whether another thread serves it by now.
+    pub fn is_replaced(&self) -> bool {
+        self.service.tenure.load(SeqCst) & !IDLE != self.tenure
+    }
+
+    fn is_idle(&self) -> bool {
+        self.service.tenure.load(SeqCst) == self.tenure | IDLE
     }
 }
 
 /// All service threads of a process.
 pub struct Services<K: Kernel> {
     kernel: &'static K,
-    threads: Vec<Service>,
-    awake: AtomicUsize,
+    services: Vec<Service>,
+    /// The services that are awake, one bit each.
+    awake: AtomicU64,
     served: AtomicU64,
     /// Flag: all compete for their processors.
     compete: AtomicBool,
     /// Faults served when one was last found to queue behind a device, and one more.
     shared: AtomicU64,
-    /// Flag: all found that they can give up idle urgency.
+    /// Flag: threads can give up idle urgency, as far as is known.
     able: AtomicBool,
 }
 
 impl<K: Kernel> Services<K> {
     /// For the processors this process may use; nothing runs yet.
     pub fn new(kernel: &'static K, cpus: &[usize]) -> Self {
-        let threads: Vec<_> = cpus
-            .iter()
-            .take(MAX_CPUS)
-            .map(|c| Service {
-                cpu: AtomicUsize::new(*c),
-                ..Service::default()
-            })
-            .collect();
+        const { assert!(MAX_CPUS <= u64::BITS as usize) };
+        let services = cpus.iter().take(MAX_CPUS).enumerate();
         Self {
             kernel,
-            threads,
-            awake: AtomicUsize::new(0),
+            services: services
+                .map(|(i, cpu)| Service {
+                    cpu: *cpu,
+                    bit: 1 << i,
+                    ..Service::default()
+                })
+                .collect(),
+            awake: AtomicU64::new(1),
             served: AtomicU64::new(0),
             compete: AtomicBool::new(false),
             shared: AtomicU64::new(0),
@@ -99,21 +135,30 @@ impl<K: Kernel> Services<K> {
         }
     }
 
-    /// Starts them, on a task of ours; they wait until the process is published.
+    /// Starts a thread for each, on a task of ours; they wait until the process is published.
     pub fn start(&self, run: Entry) -> Result<(), Errno> {
-        for (i, t) in self.threads.iter().enumerate() {
-            if i == 0 {
-                t.awake.store(1, SeqCst);
-                self.awake.store(1, SeqCst);
-            }
-            t.id.store(self.kernel.spawn(run, i)?, SeqCst);
+        const PATIENCE: Duration = Duration::from_secs(5);
+        for (i, service) in self.services.iter().enumerate() {
+            let id = self.kernel.spawn(run, i, PATIENCE)?;
+            service.id.store(id, SeqCst);
         }
         Ok(())
     }
 
+    /// On the keeper: starts a thread in the place of each that is stuck. Where the system has none now, it stays so.
+    pub fn replace_stuck(&self, run: Entry) {
+        for (i, service) in self.services.iter().enumerate() {
+            if service.stuck.swap(false, SeqCst)
+                && self.kernel.spawn(run, i, Duration::ZERO).is_err()
+            {
+                service.stuck.store(true, SeqCst);
+            }
+        }
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.threads.len()
+        self.services.len()
     }
 
     /// Faults served so far.
@@ -121,21 +166,62 @@ impl<K: Kernel> Services<K> {
         self.served.load(SeqCst)
     }
 
-    /// One of them, by its number.
-    pub fn service(&self, index: usize) -> &Service {
-        &self.threads[index]
+    /// On a service thread, as it begins: it is bound to its processor. The first one tries how it may compete.
+    pub fn begin(&self, index: usize) -> Holder<'_> {
+        let holder = self.services[index].take_over(self.kernel);
+        self.kernel.bind(holder.cpu());
+        if index == 0 && holder.tenure == HOLDER {
+            self.serves(&holder);
+            self.competes(&holder);
+        }
+        holder
     }
 
-    /// On a service thread, as it begins: it is bound to its processor, and tries how it may compete.
-    pub fn begin(&self, me: &Service) {
-        self.kernel.bind(me.cpu());
-        me.yields(self.kernel, &self.compete);
-        self.able.fetch_and(me.competes(self.kernel), SeqCst);
+    /// Sleeps until woken, or replaced.
+    pub fn until_woken(&self, holder: &Holder) {
+        let service = holder.service;
+        loop {
+            let seen = service.news.load(SeqCst);
+            self.kernel.follow_user();
+            if self.is_awake(service) || holder.is_replaced() {
+                return;
+            }
+            self.kernel.wait_word(&service.news, seen, None);
+        }
     }
 
-    /// On a service thread that has faults to serve: it yields its processor, unless all compete.
-    pub fn serves(&self, me: &Service) {
-        me.yields(self.kernel, &self.compete);
+    fn is_awake(&self, service: &Service) -> bool {
+        self.awake.load(SeqCst) & service.bit != 0
+    }
+
+    /// On a service thread that has faults to serve: it serves with idle urgency, unless all compete.
+    pub fn serves(&self, me: &Holder) {
+        if self.compete.load(SeqCst) {
+            return;
+        }
+        // Said before it is so: as idle work it may get no processor for a long time.
+        let (normal, idle) = (me.tenure, me.tenure | IDLE);
+        if !me.service.change(normal, idle) {
+            return;
+        }
+        if !self.kernel.set_urgency(0, Urgency::Idle) {
+            me.service.change(idle, normal);
+        }
+        // The keeper may have raised the others since the look, and this one before it was lowered.
+        if self.compete.load(SeqCst) {
+            self.raise(me.service);
+        }
+    }
+
+    /// On a service thread that has nothing to serve: it competes.
+    pub fn competes(&self, me: &Holder) {
+        if me.is_idle() {
+            self.raise(me.service);
+        }
+    }
+
+    fn raise(&self, service: &Service) {
+        self.able.fetch_and(service.raise(self.kernel), SeqCst);
     }
 
     /// Counts a fault served; how many that makes.
@@ -145,7 +231,9 @@ impl<K: Kernel> Services<K> {
 
     /// Whether the thread of that number is one of them.
     pub fn has(&self, thread: u32) -> bool {
-        self.threads.iter().any(|own| own.id.load(SeqCst) == thread)
+        self.services
+            .iter()
+            .any(|own| own.id.load(SeqCst) == thread)
     }
 
     /// Lets the service threads compete for their processors like any other thread, or be idle
@@ -160,12 +248,10 @@ impl<K: Kernel> Services<K> {
     /// All compete, whatever was known of them: one that became idle work as they were raised waits for its processor.
     pub fn rescue(&self) {
         self.compete.store(true, SeqCst);
-        for service in &self.threads {
-            service.raise(self.kernel);
-        }
+        self.services.iter().for_each(|service| self.raise(service));
     }
 
-    /// Whether `compete` helps: where it does not, nobody's work may wait for a service thread that
+    /// Whether a thread that has idle urgency can give it up at once: where not, nobody's work may wait for one that
     /// the program can keep from its processor.
     pub fn can_compete(&self) -> bool {
         self.able.load(SeqCst)
@@ -174,8 +260,7 @@ impl<K: Kernel> Services<K> {
     /// A fault queued behind one that waited for a device.
     pub fn share(&self) {
         self.shared.store(self.served() + 1, SeqCst);
-        let asleep = |t: &&Service| t.awake.load(SeqCst) == 0;
-        if let Some(service) = self.threads.iter().find(asleep) {
+        if let Some(service) = self.services.iter().find(|s| !self.is_awake(s)) {
             self.wake(service);
         }
     }
@@ -188,45 +273,45 @@ impl<K: Kernel> Services<K> {
         shared > 0 && self.served() < shared + LATELY
     }
 
-    /// Has a service thread wait for faults.
+    /// Has a service wait for faults.
     pub fn wake(&self, service: &Service) {
-        if service.awake.swap(1, SeqCst) == 0 {
-            self.awake.fetch_add(1, SeqCst);
-            self.kernel.wake_word(&service.awake, 1);
+        if self.awake.fetch_or(service.bit, SeqCst) & service.bit == 0 {
+            service.tell(self.kernel);
         }
     }
 
-    /// Wakes those that sleep, to look at something else than faults.
+    /// Has the threads that sleep look at something else than faults.
     pub fn nudge(&self) {
-        self.threads
-            .iter()
-            .for_each(|t| self.kernel.wake_word(&t.awake, 1));
+        self.services.iter().for_each(|s| s.tell(self.kernel));
     }
 
-    /// Sleeps until woken, unless nobody else is awake; whether it did.
-    pub fn fall_asleep(&self, service: &Service) -> bool {
-        let sleeps = |n: usize| (n > 1).then(|| n - 1);
+    /// Sleeps until woken, unless no other is awake; whether it did.
+    pub fn fall_asleep(&self, me: &Holder) -> bool {
+        let bit = me.service.bit;
+        let sleeps = |awake: u64| (awake & !bit != 0).then_some(awake & !bit);
         if self.awake.fetch_update(SeqCst, SeqCst, sleeps).is_err() {
             return false;
         }
-        service.competes(self.kernel);
-        service.awake.store(0, SeqCst);
-        service.until_woken(self.kernel);
+        self.competes(me);
+        self.until_woken(me);
         true
     }
 
-    /// Once they are started: one is awake at least, and a thread is awake or asleep.
+    /// Of the services there are, one is awake at least.
     pub fn check(&self) {
-        if self.threads.iter().all(|t| t.id.load(SeqCst) == 0) {
-            return;
-        }
         let awake = self.awake.load(SeqCst);
-        assert!((1..=self.threads.len()).contains(&awake), "{awake} awake");
-        assert!(self.threads.iter().all(|t| t.awake.load(SeqCst) <= 1));
+        let all = self.services.iter().fold(0, |all, s| all | s.bit);
+        assert!(awake != 0 && awake & !all == 0, "{awake:b} of {all:b}");
     }
 
     /// The one that serves a processor.
     pub fn on_cpu(&self, cpu: usize) -> Option<&Service> {
-        self.threads.iter().find(|t| t.cpu.load(SeqCst) == cpu)
+        self.services.iter().find(|s| s.cpu == cpu)
+    }
+
+    /// One of them, by its number.
+    #[cfg(test)]
+    pub fn service(&self, index: usize) -> &Service {
+        &self.services[index]
     }
 }

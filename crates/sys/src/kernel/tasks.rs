@@ -1,7 +1,7 @@
 //! The registry of our own tasks: which there are, and whether the caller is one.
 //!
 //! Tasks of ours run beside a program, in its memory (`process::task` starts them). Their stacks lie in
-//! one area, by which a task of ours knows itself. Each has a number, in the order in which they start.
+//! one area, by which a task of ours knows itself. Each has a number: the lowest that is free as it starts.
 //! This module only keeps the books, so that everything below the tasks can ask.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -11,8 +11,8 @@ pub const HELPER: &std::ffi::CStr = c"ebb-helper";
 
 /// Bytes of a task's stack.
 pub const STACK: usize = 256 << 10;
-/// The most tasks of a process.
-pub const TASKS: usize = 80;
+/// The most tasks of a process: the first, one for each of 64 processors, and one that takes the place of each.
+pub const TASKS: usize = 1 + 2 * 64;
 /// Bytes of the area of stacks: one for each task, and one for the go-between.
 pub const STACKS: usize = STACK * (TASKS + 1);
 
@@ -20,11 +20,11 @@ pub const STACKS: usize = STACK * (TASKS + 1);
 pub struct Registry {
     /// The place where the stacks lie; `NOWHERE` until there is a helper.
     stack_area: AtomicUsize,
-    /// Tasks started.
-    started: AtomicUsize,
-    /// The helper's first task, by its number in the system; 0: there is none. The kernel clears it when
+    /// Numbers that were ever given.
+    given: AtomicUsize,
+    /// The task of each number, by its number in the system; 0: there is none. The kernel clears it when
     /// that task ends, and wakes its waiters.
-    pub first: AtomicU32,
+    pub tasks: [AtomicU32; TASKS],
 }
 
 const NOWHERE: usize = usize::MAX;
@@ -32,8 +32,8 @@ const NOWHERE: usize = usize::MAX;
 /// One for the process: a task finds it from nothing but its stack pointer.
 pub static REGISTRY: Registry = Registry {
     stack_area: AtomicUsize::new(NOWHERE),
-    started: AtomicUsize::new(0),
-    first: AtomicU32::new(0),
+    given: AtomicUsize::new(0),
+    tasks: [const { AtomicU32::new(0) }; TASKS],
 };
 
 impl Registry {
@@ -48,20 +48,30 @@ impl Registry {
         self.stack_area.store(area, SeqCst);
     }
 
-    /// How many tasks of ours there are.
-    pub fn started(&self) -> usize {
-        self.started.load(SeqCst)
+    /// The helper's first task, by its number in the system; 0: there is none.
+    pub fn first(&self) -> &AtomicU32 {
+        &self.tasks[0]
     }
 
-    /// Sets the number of tasks of ours.
-    pub fn set_started(&self, tasks: usize) {
-        self.started.store(tasks, SeqCst);
+    /// A number for a task that is about to start; none: there are too many. Called by one thread at a time.
+    pub fn free_number(&self) -> Option<usize> {
+        let free = |task: &AtomicU32| task.load(SeqCst) == 0;
+        let number = self.tasks.iter().position(free)?;
+        self.given.fetch_max(number + 1, SeqCst);
+        Some(number)
+    }
+
+    /// The numbers of those that live.
+    pub fn living(&self) -> impl Iterator<Item = usize> {
+        let given = self.tasks.iter().enumerate();
+        let given = given.take_while(|(number, _)| *number < self.given.load(SeqCst));
+        given.filter_map(|(number, task)| (task.load(SeqCst) != 0).then_some(number))
     }
 
     /// In a forked child: there is no task of ours yet.
     pub fn reset_in_child(&self) {
-        self.set_started(0);
-        self.first.store(0, SeqCst);
+        let given = self.given.swap(0, SeqCst);
+        self.tasks[..given].iter().for_each(|t| t.store(0, SeqCst));
     }
 
     /// How far above the start of the stacks the caller's stack pointer is.
@@ -94,7 +104,7 @@ pub fn has_our_descriptors() -> bool {
 
 /// Whether this process's helper lives, as far as its first task tells.
 pub fn helper_lives() -> bool {
-    REGISTRY.first.load(SeqCst) != 0
+    REGISTRY.first().load(SeqCst) != 0
 }
 
 /// Whether the caller may hold a lock that tasks of ours take. A handler of the program that runs meanwhile could

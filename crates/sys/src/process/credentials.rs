@@ -118,15 +118,10 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
     // A helper that ends meanwhile has no rights any more.
     let follows = |number: usize| CHANGES.followed[number].load(SeqCst) == change;
     // Asked anew after each: the first starts the others, and follows after that.
-    let all = || {
-        (0..TASKS)
-            .take_while(|&number| number < REGISTRY.started())
-            .all(follows)
-    };
+    let all = || REGISTRY.living().all(follows);
     while helper_lives() && !all() {
         if begin.elapsed() > PATIENCE {
-            let tasks = 0..REGISTRY.started().min(TASKS);
-            let late: Vec<usize> = tasks.filter(|&number| !follows(number)).collect();
+            let late: Vec<usize> = REGISTRY.living().filter(|&n| !follows(n)).collect();
             return Err(format!(
                 "threads {late:?} that serve its memory did not follow within {} s",
                 PATIENCE.as_secs()

@@ -19,8 +19,8 @@
 //! one that tells nobody of its end and that no `wait` sees but one for such (`__WALL`).
 //!
 //! libc knows none of these tasks: their control blocks are made by `control_block`, their stacks
-//! lie in one area, by which a task of ours knows itself. Tasks are numbered in the order in which they
-//! start. A forked child has the same areas, empty (MADV_WIPEONFORK), and starts a helper of its own.
+//! lie in one area, by which a task of ours knows itself. The number of one that has ended is given again.
+//! A forked child has the same areas, empty (MADV_WIPEONFORK), and starts a helper of its own.
 //!
 //! Not here: noticing that the program has ended (`program`).
 
@@ -124,7 +124,8 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
     make_areas()?;
     give_order(0, entry, argument);
     // Before it runs: it may start others at once.
-    REGISTRY.set_started(1);
+    let first = REGISTRY.free_number();
+    debug_assert_eq!(first, Some(0), "one helper at a time");
     credentials::started(0);
     let _blocked = signal::Blocked::all();
     retried(patience, || {
@@ -153,35 +154,42 @@ fn adopts_orphans() -> bool {
     std::process::id() == 1 || asked == 0 && subreaper != 0
 }
 
-/// Starts a thread beside the calling task of ours; its number in the system.
+/// Starts a thread beside the calling task of ours, which alone may do so; its number in the system.
 ///
 /// # Errors
-/// ENOTSUP if there are too many; else the kernel's: EAGAIN after trying for a while.
-pub fn spawn(entry: Entry, argument: usize) -> Result<u32, Errno> {
-    const PATIENCE: Duration = Duration::from_secs(5);
+/// ENOTSUP if there are too many; else the kernel's: EAGAIN after `patience`.
+pub fn spawn(entry: Entry, argument: usize, patience: Duration) -> Result<u32, Errno> {
     let flags = (libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
-        | libc::CLONE_SYSVSEM
-        | libc::CLONE_SETTLS) as c_long
+        | libc::CLONE_SYSVSEM) as c_long
+        | TOLD
         | UNTRACED;
-    let number = REGISTRY.started();
-    if number >= TASKS {
+    let Some(number) = REGISTRY.free_number() else {
         return Err(Errno(libc::ENOTSUP));
-    }
+    };
     give_order(number, entry, argument);
     credentials::started(number);
-    let thread = retried(PATIENCE, || {
-        // SAFETY: the stack and the block of this number are used by nobody.
-        unsafe { clone(flags, top(number), block(number), 0, first, number) }
-    })?;
-    REGISTRY.set_started(number + 1);
-    Ok(thread)
+    retried(patience, || {
+        // SAFETY: the stack and the block of this number are used by nobody: who had it has ended, says the kernel.
+        unsafe { clone_numbered(flags, number, first) }
+    })
+}
+
+/// On a thread that was spawned: it ends.
+pub fn end() -> ! {
+    give_stack_back();
+    // SAFETY: ends this task alone, which has nothing that another one needs.
+    unsafe { raw::call(libc::SYS_exit, [0; 6]) };
+    unreachable!("exit returns to nobody")
 }
 
 const UNTRACED: c_long = libc::CLONE_UNTRACED as c_long;
+/// The task has a control block, and a word that has its number in the system as long as it lives.
+const TOLD: c_long =
+    (libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID | libc::CLONE_SETTLS) as c_long;
 /// Resources that go-between and helper share with the program; descriptors only until the helper has its
 /// own.
 const BESIDE: c_long = (libc::CLONE_VM | libc::CLONE_FILES) as c_long | UNTRACED;
@@ -201,16 +209,21 @@ extern "C" fn go_between(_: usize) -> ! {
 /// # Safety
 /// The first task's stack and control block are used by nobody.
 unsafe fn make_helper() -> c_long {
-    let cleared = libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID | libc::CLONE_SETTLS;
-    // SAFETY: by the caller's contract; the word outlives the task.
-    let made = unsafe {
-        let word = REGISTRY.first.as_ptr() as usize;
-        clone(BESIDE | cleared as c_long, top(0), block(0), word, lead, 0)
-    };
-    match made {
+    // SAFETY: by the caller's contract.
+    match unsafe { clone_numbered(BESIDE | TOLD, 0, lead) } {
         Ok(helper) => helper.into(),
         Err(Errno(error)) => -c_long::from(error),
     }
+}
+
+/// Starts the task of this number.
+///
+/// # Safety
+/// Its stack and its control block are used by nobody.
+unsafe fn clone_numbered(flags: c_long, number: usize, entry: Entry) -> Result<u32, Errno> {
+    let word = REGISTRY.tasks[number].as_ptr() as usize;
+    // SAFETY: by the caller's contract; the word outlives the task.
+    unsafe { clone(flags, top(number), block(number), word, entry, number) }
 }
 
 fn answered(answer: c_long) -> Result<u32, Errno> {
@@ -390,9 +403,27 @@ mod tests {
         }
     }
 
+    extern "C" fn ends(_: usize) -> ! {
+        end()
+    }
+
+    /// More than there may be at a time, each with the number of one that ended.
+    fn start_and_end_many() {
+        for _ in 0..3 * TASKS {
+            let started = spawn(ends, 0, Duration::ZERO).expect("a thread that ends");
+            let lives = |word: &AtomicU32| word.load(SeqCst) == started;
+            while REGISTRY.tasks.iter().any(lives) {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        assert_eq!(REGISTRY.living().count(), 1);
+        assert_eq!(REGISTRY.free_number(), Some(1));
+    }
+
     extern "C" fn helper(program: usize) -> ! {
         assert!(is_ours() && REGISTRY.number() == Some(0));
-        let beside = spawn(thread, 0).expect("a thread beside this one");
+        start_and_end_many();
+        let beside = spawn(thread, 0, Duration::ZERO).expect("a thread beside this one");
         while SEEN[1].load(SeqCst) != beside {
             futex::wait(&SEEN[1], 0, Some(Duration::from_millis(10)), false);
         }
