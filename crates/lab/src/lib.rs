@@ -9,6 +9,7 @@ pub mod devices;
 pub mod reclaim;
 pub mod shrinker;
 pub mod support;
+pub mod threads;
 pub mod vswap;
 
 pub use support::report::{Plot, PlotError, Report, Series};

@@ -3,7 +3,7 @@
 use ebb_harness::MIB;
 use ebb_lab::allocator::{mthp, tail};
 use ebb_lab::devices::numa;
-use ebb_lab::{Report, shrinker, vswap};
+use ebb_lab::{Report, shrinker, threads, vswap};
 use std::time::Duration;
 
 /// That every line of `--json` has these names, in this order; others may stand between.
@@ -53,6 +53,17 @@ fn the_columns_of_numa() {
         &numa::run(&options),
         &["case", "tasks", "policy", "kb_per_s"],
     );
+}
+
+#[test]
+fn the_columns_of_threads() {
+    let report = threads::run(&threads::Options {
+        threads: vec![1, 2],
+        us: 1000.0,
+        ..threads::Options::default()
+    });
+    let columns = ["threads", "way", "kfaults_s", "of_one"];
+    names(&report, &columns);
 }
 
 #[test]

@@ -54,6 +54,7 @@ const EXPERIMENTS: &[Experiment] = &[
     plain!(devices::numa, "numa"),
     plain!(allocator::scaling, "scaling"),
     plain!(allocator::tail, "tail"),
+    plain!(threads, "threads"),
     Experiment {
         name: "vswap",
         about: vswap::ABOUT,
