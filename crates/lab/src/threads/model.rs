@@ -80,7 +80,7 @@ const STEPS: [Step; 9] = [
 /// A processor.
 #[derive(Clone, Copy, Default)]
 struct Processor {
-    /// Its step.
+    /// The step of its fault.
     step: usize,
     /// Interrupts that it has not paid for yet.
     owed: f64,
