@@ -422,7 +422,7 @@ impl Kernel for SystemKernel {
         memory::reserve_alone(len)
     }
     unsafe fn release(&self, start: usize, len: usize) {
-        // SAFETY: passed on to the caller. What the system does not unmap stays, and nobody uses it.
+        // SAFETY: passed on to the caller. Where it fails, the memory stays, and nobody uses it.
         let _ = unsafe { memory::release(start, len) };
     }
     fn word_of_process(&self) -> Option<&'static AtomicU32> {

@@ -1,6 +1,6 @@
-//! Faults a second that 1 to 64 threads of one process get, on as many processors: with one descriptor and one lock,
-//! with one of each for every processor (shards), and with pages that leave in batches, a flush for many. So that the
-//! design can be judged for machines that are not at hand.
+//! Faults a second of 1 to 64 threads of one process, each on a processor of its own. They share a descriptor and a lock,
+//! or each has its own (shards); pages leave one by one, or in batches with one flush. So the design can be judged for
+//! machines that are not at hand.
 //!
 //! The costs are measured where there were two processors ([`MEASURED`]); from there on it is a model. Beside it stand
 //! figures that KVM's developers published, of one userfaultfd and of delivery to the thread that faults.
@@ -30,7 +30,7 @@ pub const MEASURED: Costs = Costs {
     flush: 7.4,
     // Not measured: the processors are asked together, and the last one that answers counts.
     flush_more: 0.5,
-    // What a thread that computes loses for each.
+    // The loss of a thread that computes.
     interrupt: 5.0,
     moves: 0.75,
     batch: 32.0,

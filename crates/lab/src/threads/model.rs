@@ -1,9 +1,9 @@
 //! Processors, each with a thread of the program that touches pages at random and the service thread that serves it,
 //! as a simulation of events.
 //!
-//! A fault is a chain of steps: it is queued on a descriptor, its service works and takes the lock of its shard a few
-//! times, and a page leaves for the one that comes. What leaves is moved, and a move has all other processors that
-//! run the program flush their translations: the mover waits for them, and each of them loses time.
+//! A fault is a chain of steps. It is queued on a descriptor. Its service works, and takes the lock of its shard a few
+//! times. A page leaves for the one that comes: it is moved, and all other processors that run the program flush their
+//! translations. The mover waits for them, and each of them loses time.
 //!
 //! Not here: caches, more threads than processors, faults that wait for a device.
 
@@ -11,7 +11,7 @@ use ebb_engine::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What the steps of a fault cost, in microseconds.
+/// The costs of the steps of a fault, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// The program: until a fault is queued, and from its end to the next touch.
@@ -111,7 +111,7 @@ pub struct Outcome {
     pub flushing: f64,
 }
 
-/// So many processors for so many microseconds.
+/// A number of processors.
 pub struct Model {
     costs: Costs,
     way: Way,
@@ -188,7 +188,7 @@ impl Model {
         us * (0.5 + self.random.below(1001) as f64 / 1000.0)
     }
 
-    /// What a fault costs more in this way: more of them go astray the more share a descriptor.
+    /// The cost of this way beyond the plainest. The more processors share a descriptor, the more faults go astray.
     fn more(&self) -> f64 {
         let others = 1.0 - 1.0 / self.processors.len() as f64;
         let astray = match self.way.shards {

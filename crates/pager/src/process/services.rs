@@ -2,7 +2,7 @@
 //!
 //! Each processor has a [`Service`], and that has a [`Holder`]: the thread that serves there. A holder serves with
 //! idle urgency, unless the processors are crowded. Where the system does not let it give that up, it is *stuck*, and is
-//! replaced: the keeper starts a thread, which has ordinary urgency and needs no privilege for it.
+//! replaced. The keeper starts another thread: to begin with ordinary urgency takes no privilege.
 //!
 //! Protocol: `tenure` counts holders. The new one takes over as it begins, whether the service is awake or asleep. The
 //! former one finds another count than its own, reads no more faults, finishes what it has, and ends.
@@ -251,8 +251,8 @@ impl<K: Kernel> Services<K> {
         self.services.iter().for_each(|service| self.raise(service));
     }
 
-    /// Whether a thread that has idle urgency can give it up at once: where not, nobody's work may wait for one that
-    /// the program can keep from its processor.
+    /// Whether a thread that has idle urgency can give it up at once. Where not, the program may keep it from its
+    /// processor, and nobody's work may wait for it.
     pub fn can_compete(&self) -> bool {
         self.able.load(SeqCst)
     }
