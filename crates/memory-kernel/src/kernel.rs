@@ -807,11 +807,6 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         unsafe { self.madvise(start, len, libc::MADV_DONTFORK)? };
         Ok(start)
     }
-    unsafe fn release(&self, start: usize, len: usize) {
-        // SAFETY: passed on to the caller.
-        let released = unsafe { self.munmap(start, len) };
-        released.expect("memory that was reserved");
-    }
     fn apart_from_own<R>(
         &self,
         range: Range<usize>,

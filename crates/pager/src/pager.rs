@@ -167,7 +167,7 @@ impl<K: Kernel> Pager<K> {
         Ok(state)
     }
 
-    /// The service thread of this index, for ever. It begins when the process pages.
+    /// A service thread of this index. It begins when the process pages.
     pub fn run_service(&self, index: usize) -> ! {
         self.kernel.name_thread(TaskName::Service);
         loop {

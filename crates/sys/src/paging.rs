@@ -258,12 +258,7 @@ pub trait Kernel: Sync + Sized + 'static {
     fn munlockall(&self) -> Result<(), Errno>;
     /// New memory of the pager's own; a forked child has none of it.
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno>;
-    /// Gives up memory of [`reserve_alone`](Self::reserve_alone), whole.
-    ///
-    /// # Safety
-    /// Nobody uses it any more.
-    unsafe fn release(&self, start: usize, len: usize);
-    /// As [`reserve_alone`](Self::reserve_alone), but the child has it too.
+    /// The same, which the child has too.
     fn reserve(&self, len: usize) -> Result<usize, Errno>;
     /// A word that is zero in each forked child; none where the system refuses it.
     fn word_of_process(&self) -> Option<&'static AtomicU32>;

@@ -421,10 +421,6 @@ impl Kernel for SystemKernel {
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
         memory::reserve_alone(len)
     }
-    unsafe fn release(&self, start: usize, len: usize) {
-        // SAFETY: passed on to the caller. Where it fails, the memory stays, and nobody uses it.
-        let _ = unsafe { memory::release(start, len) };
-    }
     fn word_of_process(&self) -> Option<&'static AtomicU32> {
         program::word_of_process()
     }

@@ -159,11 +159,11 @@ struct ServiceTurn {
 }
 
 impl<K: Kernel> FaultService<K> {
-    /// The service thread of this index, for ever.
+    /// A service thread of this index: until it is replaced.
     pub fn run_service(&self, index: usize) -> ! {
         let me = self.services.begin(index);
         let mut turn = ServiceTurn {
-            worker: Worker::new(self.kernel),
+            worker: self.services.take_worker(),
             watch: Watch::new(self.now()),
             quiet: 0,
             served: true,
@@ -172,13 +172,16 @@ impl<K: Kernel> FaultService<K> {
         while !me.is_replaced() || turn.worker.deferred() > 0 {
             self.service_turn(&me, &mut turn);
         }
-        turn.worker.release(self.kernel);
+        self.services.leave_worker(turn.worker);
         self.kernel.end_thread()
     }
 
     /// One turn of a service thread: reads faults and serves them, or waits for some. One that is replaced reads none.
     fn service_turn(&self, me: &Holder, turn: &mut ServiceTurn) {
-        self.services.until_woken(me);
+        // Faults that were put down are known to nobody else.
+        if turn.worker.deferred() == 0 {
+            self.services.until_woken(me);
+        }
         if me.is_replaced() {
             return self.serve_left(turn);
         }
@@ -223,8 +226,8 @@ impl<K: Kernel> FaultService<K> {
             return;
         }
         turn.quiet += u32::from(!is_idle);
-        self.services.competes(me);
         if turn.quiet >= SHORT_WAITS {
+            self.services.competes(me);
             self.fall_asleep(me, turn);
         }
     }

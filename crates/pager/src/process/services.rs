@@ -2,12 +2,15 @@
 //!
 //! Each processor has a [`Service`], and that has a [`Holder`]: the thread that serves there. A holder serves with
 //! idle urgency, unless the processors are crowded. Where the system does not let it give that up, it is *stuck*, and is
-//! replaced. The keeper starts another thread: to begin with ordinary urgency takes no privilege.
+//! replaced. The keeper starts another thread, which has the keeper's urgency: that takes no privilege.
 //!
 //! Protocol: `tenure` counts holders. The new one takes over as it begins, whether the service is awake or asleep. The
-//! former one finds another count than its own, reads no more faults, finishes what it has, and ends.
+//! former one finds another count than its own, reads no more faults, finishes what it has, and ends. It may find that
+//! late, so whatever it says of the service by then is void: that it is stuck, or falls asleep.
 
 use crate::devices::processors::MAX_CPUS;
+use crate::process::worker::Worker;
+use ebb_engine::sync::{self, Mutex};
 use ebb_sys::Errno;
 use ebb_sys::paging::{Entry, Kernel};
 use ebb_sys::thread::Urgency;
@@ -26,22 +29,24 @@ pub struct Service {
     news: AtomicU32,
     /// Holders so far, times two; odd: the last has idle urgency.
     tenure: AtomicU32,
-    /// Flag: the holder could not give up idle urgency when it should.
-    stuck: AtomicBool,
+    /// The tenure whose holder could not give up idle urgency when it should; `NOBODY`: none.
+    stuck: AtomicU32,
+    /// The tenure for which another holder was started.
+    replaced: AtomicU32,
 }
 
 const IDLE: u32 = 1;
 const HOLDER: u32 = 2;
+const NOBODY: u32 = 0;
 
 impl Service {
-    /// The calling thread holds it from now on, with ordinary urgency.
+    /// The calling thread holds it from now on; it is not idle work because of us.
     fn take_over(&self, kernel: &impl Kernel) -> Holder<'_> {
         self.id.store(kernel.thread(), SeqCst);
         let next = |tenure: u32| (tenure & !IDLE).wrapping_add(HOLDER);
         let former = self
             .tenure
             .fetch_update(SeqCst, SeqCst, |tenure| Some(next(tenure)));
-        self.stuck.store(false, SeqCst);
         self.tell(kernel);
         Holder {
             service: self,
@@ -55,17 +60,29 @@ impl Service {
         kernel.wake_word(&self.news, i32::MAX);
     }
 
-    /// The holder competes if that is allowed, whatever it says of itself: it may be about to become idle work. Giving
-    /// up idle urgency takes CAP_SYS_NICE, or RLIMIT_NICE of 20.
+    /// The holder competes if that is allowed, whatever it says of itself: it may be about to become idle work. Whether
+    /// it does not stay idle work: to give that up takes CAP_SYS_NICE, or RLIMIT_NICE of 20.
     fn raise(&self, kernel: &impl Kernel) -> bool {
         let tenure = self.tenure.load(SeqCst);
-        let raised = kernel.set_urgency(self.id.load(SeqCst), Urgency::Normal);
-        if raised {
+        if kernel.set_urgency(self.id.load(SeqCst), Urgency::Normal) {
             self.change(tenure, tenure & !IDLE);
-        } else {
-            self.stuck.store(true, SeqCst);
+            return true;
         }
-        raised
+        // It may be refused for other reasons: there is another holder, or none of them may be idle work.
+        let is_stuck = tenure & IDLE != 0 && self.tenure.load(SeqCst) == tenure;
+        if is_stuck {
+            self.stuck.store(tenure, SeqCst);
+        }
+        !is_stuck
+    }
+
+    /// On the keeper: starts another holder if this one is stuck, and none was started yet.
+    fn replace_stuck(&self, start: impl FnOnce() -> bool) {
+        let stuck = self.stuck.load(SeqCst);
+        let is_new = stuck != NOBODY && stuck != self.replaced.load(SeqCst);
+        if is_new && self.tenure.load(SeqCst) == stuck && start() {
+            self.replaced.store(stuck, SeqCst);
+        }
     }
 
     /// Unless something else did meanwhile.
@@ -111,6 +128,8 @@ pub struct Services<K: Kernel> {
     shared: AtomicU64,
     /// Flag: threads can give up idle urgency, as far as is known.
     able: AtomicBool,
+    /// Workers of threads that have ended. Idle work is not to unmap their buffers, with locks that others need.
+    workers: Mutex<Vec<Worker>>,
 }
 
 impl<K: Kernel> Services<K> {
@@ -132,6 +151,7 @@ impl<K: Kernel> Services<K> {
             compete: AtomicBool::new(false),
             shared: AtomicU64::new(0),
             able: AtomicBool::new(true),
+            workers: Mutex::new(Vec::new()),
         }
     }
 
@@ -148,12 +168,20 @@ impl<K: Kernel> Services<K> {
     /// On the keeper: starts a thread in the place of each that is stuck. Where the system has none now, it stays so.
     pub fn replace_stuck(&self, run: Entry) {
         for (i, service) in self.services.iter().enumerate() {
-            if service.stuck.swap(false, SeqCst)
-                && self.kernel.spawn(run, i, Duration::ZERO).is_err()
-            {
-                service.stuck.store(true, SeqCst);
-            }
+            service.replace_stuck(|| self.kernel.spawn(run, i, Duration::ZERO).is_ok());
         }
+    }
+
+    /// On a service thread, as it begins: the worker of one that has ended, or a new one.
+    pub fn take_worker(&self) -> Worker {
+        let left = sync::lock(&self.workers).pop();
+        left.unwrap_or_else(|| Worker::new(self.kernel))
+    }
+
+    /// On a service thread, as it ends: another may have its worker, which has nothing to serve.
+    pub fn leave_worker(&self, worker: Worker) {
+        debug_assert!(worker.is_free());
+        sync::lock(&self.workers).push(worker);
     }
 
     /// How many there are.
@@ -229,7 +257,7 @@ impl<K: Kernel> Services<K> {
         self.served.fetch_add(1, SeqCst) + 1
     }
 
-    /// Whether the thread of that number is one of them.
+    /// Whether the thread of that number holds one of them.
     pub fn has(&self, thread: u32) -> bool {
         self.services
             .iter()
@@ -285,12 +313,16 @@ impl<K: Kernel> Services<K> {
         self.services.iter().for_each(|s| s.tell(self.kernel));
     }
 
-    /// Sleeps until woken, unless no other is awake; whether it did.
+    /// Sleeps until woken or replaced, unless no other is awake; whether it did.
     pub fn fall_asleep(&self, me: &Holder) -> bool {
         let bit = me.service.bit;
         let sleeps = |awake: u64| (awake & !bit != 0).then_some(awake & !bit);
         if self.awake.fetch_update(SeqCst, SeqCst, sleeps).is_err() {
             return false;
+        }
+        // The new holder took over a service that was awake, and may have faults in hand.
+        if me.is_replaced() {
+            self.wake(me.service);
         }
         self.competes(me);
         self.until_woken(me);
@@ -313,5 +345,50 @@ impl<K: Kernel> Services<K> {
     #[cfg(test)]
     pub fn service(&self, index: usize) -> &Service {
         &self.services[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::machine::MemoryKernel;
+
+    #[test]
+    fn a_former_holder_puts_nobody_to_sleep() {
+        let kernel: &'static MemoryKernel = Box::leak(Box::new(MemoryKernel::alone_on(2)));
+        let services = Services::new(kernel, &[0, 1]);
+        services.wake(services.service(1));
+        let former = services.begin(0);
+        let holder = services.begin(0);
+        assert!(former.is_replaced() && !holder.is_replaced());
+        assert!(services.fall_asleep(&former), "it may end");
+        assert!(services.is_awake(holder.service));
+        assert!(services.is_awake(services.service(1)));
+        services.check();
+    }
+
+    /// One is enough, however often the holder is asked to compete before the new one has had a processor.
+    #[test]
+    fn a_stuck_holder_is_replaced_once() {
+        let kernel: &'static MemoryKernel = Box::leak(Box::new(MemoryKernel::alone_on(1)));
+        let services = Services::new(kernel, &[0]);
+        let service = services.service(0);
+        let holder = services.begin(0);
+        let mut started = 0;
+        let mut look = || {
+            service.replace_stuck(|| {
+                started += 1;
+                true
+            });
+            started
+        };
+        assert_eq!(look(), 0, "it is not stuck");
+        service.stuck.store(holder.tenure, SeqCst);
+        assert_eq!([look(), look()], [1, 1]);
+        service.stuck.store(holder.tenure, SeqCst);
+        assert_eq!(look(), 1, "it is known");
+        services.begin(0);
+        service.stuck.store(holder.tenure, SeqCst);
+        assert_eq!(look(), 1, "said too late");
     }
 }

@@ -17,7 +17,7 @@ impl UnitBuffer {
     pub fn reserve(kernel: &impl Kernel) -> &'static mut Self {
         let reserved = kernel.reserve_alone(size_of::<Self>());
         let buffer = reserved.expect("memory for a buffer") as *mut Self;
-        // SAFETY: just mapped, of whole pages of zeros, handed out once, and unmapped only with that reference gone.
+        // SAFETY: just mapped, of whole pages of zeros, never unmapped, and handed out once.
         unsafe { &mut *buffer }
     }
 
@@ -99,12 +99,9 @@ impl Worker {
         }
     }
 
-    /// Gives its buffer up, as its thread ends.
-    pub fn release(self, kernel: &impl Kernel) {
-        debug_assert!(self.unparked.is_empty() && self.deferred.is_empty());
-        let start = std::ptr::from_mut(self.buffer).addr();
-        // SAFETY: as it was reserved, and this was the one reference to it.
-        unsafe { kernel.release(start, size_of::<UnitBuffer>()) };
+    /// Whether it has no fault to serve.
+    pub fn is_free(&self) -> bool {
+        self.unparked.is_empty() && self.deferred.is_empty()
     }
 
     /// Takes over faults that were parked: the transit of their pages is over.

@@ -11,7 +11,7 @@ pub const HELPER: &std::ffi::CStr = c"ebb-helper";
 
 /// Bytes of a task's stack.
 pub const STACK: usize = 256 << 10;
-/// The most tasks of a process: the first, one for each of 64 processors, and one that takes the place of each.
+/// The most tasks of a process at a time: the first, one for each of 64 processors, and as many that take their places.
 pub const TASKS: usize = 1 + 2 * 64;
 /// Bytes of the area of stacks: one for each task, and one for the go-between.
 pub const STACKS: usize = STACK * (TASKS + 1);
@@ -53,12 +53,13 @@ impl Registry {
         &self.tasks[0]
     }
 
-    /// A number for a task that is about to start; none: there are too many. Called by one thread at a time.
-    pub fn free_number(&self) -> Option<usize> {
+    /// A number for a task that is about to start, and whether another had it; none: there are too many. Called by one
+    /// thread at a time.
+    pub fn free_number(&self) -> Option<(usize, bool)> {
         let free = |task: &AtomicU32| task.load(SeqCst) == 0;
         let number = self.tasks.iter().position(free)?;
-        self.given.fetch_max(number + 1, SeqCst);
-        Some(number)
+        let given = self.given.fetch_max(number + 1, SeqCst);
+        Some((number, number < given))
     }
 
     /// The numbers of those that live.
@@ -70,8 +71,9 @@ impl Registry {
 
     /// In a forked child: there is no task of ours yet.
     pub fn reset_in_child(&self) {
-        let given = self.given.swap(0, SeqCst);
-        self.tasks[..given].iter().for_each(|t| t.store(0, SeqCst));
+        self.given.store(0, SeqCst);
+        // All of them: the parent's keeper may have started some while the child's copy was made.
+        self.tasks.iter().for_each(|task| task.store(0, SeqCst));
     }
 
     /// How far above the start of the stacks the caller's stack pointer is.

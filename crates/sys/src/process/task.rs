@@ -124,8 +124,8 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
     make_areas()?;
     give_order(0, entry, argument);
     // Before it runs: it may start others at once.
-    let first = REGISTRY.free_number();
-    debug_assert_eq!(first, Some(0), "one helper at a time");
+    let number = new_number();
+    debug_assert_eq!(number, Some(0), "one helper at a time");
     credentials::started(0);
     let _blocked = signal::Blocked::all();
     retried(patience, || {
@@ -167,7 +167,7 @@ pub fn spawn(entry: Entry, argument: usize, patience: Duration) -> Result<u32, E
         | libc::CLONE_SYSVSEM) as c_long
         | TOLD
         | UNTRACED;
-    let Some(number) = REGISTRY.free_number() else {
+    let Some(number) = new_number() else {
         return Err(Errno(libc::ENOTSUP));
     };
     give_order(number, entry, argument);
@@ -314,7 +314,19 @@ fn top(number: usize) -> usize {
     REGISTRY.stack_area().expect("there are areas") + (number + 1) * STACK
 }
 
-/// A new control block for this number: its thread pointer.
+/// The number of a task that is about to start, whose control block is zero. There are areas.
+fn new_number() -> Option<usize> {
+    let (number, was_used) = REGISTRY.free_number()?;
+    if was_used {
+        let bytes = LAUNCH.template.get().expect("there are areas").bytes();
+        let start = LAUNCH.block_area.load(SeqCst) + number * bytes;
+        // SAFETY: the bytes of one block, in which another task's thread-locals were. It has ended, says the kernel.
+        unsafe { (start as *mut u8).write_bytes(0, bytes) };
+    }
+    Some(number)
+}
+
+/// The control block of this number, filled: its thread pointer.
 ///
 /// # Safety
 /// No task uses it, and there are areas.
@@ -417,7 +429,7 @@ mod tests {
             }
         }
         assert_eq!(REGISTRY.living().count(), 1);
-        assert_eq!(REGISTRY.free_number(), Some(1));
+        assert_eq!(REGISTRY.free_number(), Some((1, true)));
     }
 
     extern "C" fn helper(program: usize) -> ! {
