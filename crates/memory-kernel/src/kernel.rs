@@ -50,6 +50,15 @@ impl<T: Threads> MemoryKernel<T> {
         }
     }
 
+    /// The same, of a process that was so many other programs before.
+    pub fn of_image(threads: T, image: u8) -> Self {
+        Self {
+            threads,
+            tables: Mutex::new(PageTables::of_image(image)),
+            children: Mutex::default(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, PageTables> {
         self.tables.lock().expect("no panic is survived")
     }
@@ -230,6 +239,15 @@ impl<T: Threads> MemoryKernel<T> {
     /// The process has ended: it maps nothing any more.
     pub fn clear(&self) {
         *self.lock() = PageTables::default();
+    }
+
+    /// The process uses this memory no more, nor does a pager: the host gets its part back, too.
+    pub fn free(&self) {
+        for (start, len, _) in self.lock().own_memory() {
+            // SAFETY: host memory of this kernel's own, to which nobody has a reference that is used.
+            let _ = unsafe { ebb_sys::memory::munmap(start, len) };
+        }
+        self.clear();
     }
 
     /// One page after the other, until one fails. Others may run between two of them.

@@ -81,30 +81,20 @@ impl Plan {
             stall: sometimes(70, 8000),
         };
         let threads = 1 + stream.below(5) as u32;
-        let mut part = |percent: usize, most: usize| match swarm && !stream.percent(percent) {
-            true => 0,
-            false => 1 + stream.below(most),
-        };
-        let mix = Mix {
-            calls: part(80, 15),
-            transfers: part(50, 4),
-            forks,
-            writes: 2 + part(75, 78),
-            most: match forks {
-                0 => budget as usize * 3 / 2 + part(100, 2 * budget as usize),
-                _ if pressed => budget as usize * 3 / 4 + part(100, budget as usize),
-                _ => budget as usize / 3,
-            },
-            dies_after: match part(15, 1500) {
-                after if swarm => after as u64,
-                _ => 0,
-            },
-        };
+        let mix = mix(stream, swarm, (forks, pressed), budget as usize);
         let supervised = stream.percent(60);
         let is_privileged = stream.percent(50);
         let kill = match stream.percent(30) {
             true => 1 << stream.below(4),
             false => 0,
+        };
+        let operations = 150 + stream.below(700) as u64;
+        let mix = Mix {
+            execs: match supervised && stream.percent(40) {
+                true => 1 + stream.below(6),
+                false => 0,
+            },
+            ..mix
         };
         Self {
             seed,
@@ -114,7 +104,7 @@ impl Plan {
             rates,
             disturbances,
             threads,
-            operations: 150 + stream.below(700) as u64,
+            operations,
             mix,
             supervised,
             is_privileged,
@@ -128,6 +118,8 @@ impl Plan {
         let fails = self.devices.iter().any(|d| !d.faults.is_empty());
         // Noise does not compress. Two children may copy what their parent has, and each has children of its own.
         let processes = if self.mix.forks > 0 { 6 } else { 2 };
+        // What a former program has goes a moment later.
+        let processes = processes << usize::from(self.mix.execs > 0);
         fails || self.disturbances.no_page > 0 || room < processes * self.mix.most
     }
 
@@ -148,6 +140,30 @@ fn budget(stream: &mut Stream, forks: usize) -> (bool, u64) {
     // Copies of processes take room.
     let copies = if forks > 0 && !pressed { 4 } else { 1 };
     (pressed, [512, 768, 1024, 2048][stream.below(4)] * copies)
+}
+
+/// What a program does that forks so often, or not.
+fn mix(stream: &mut Stream, swarm: bool, (forks, pressed): (usize, bool), budget: usize) -> Mix {
+    let mut part = |percent: usize, most: usize| match swarm && !stream.percent(percent) {
+        true => 0,
+        false => 1 + stream.below(most),
+    };
+    Mix {
+        calls: part(80, 15),
+        transfers: part(50, 4),
+        forks,
+        execs: 0,
+        writes: 2 + part(75, 78),
+        most: match forks {
+            0 => budget * 3 / 2 + part(100, 2 * budget),
+            _ if pressed => budget * 3 / 4 + part(100, budget),
+            _ => budget / 3,
+        },
+        dies_after: match part(15, 1500) {
+            after if swarm => after as u64,
+            _ => 0,
+        },
+    }
 }
 
 /// The slow codecs are rarer: other sizes are all that a pager sees of them.

@@ -10,7 +10,7 @@ use crate::memory::{Expected, MemoryModel, PLAIN, Run, each};
 use crate::process::{self, may_lose, pager};
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
-use crate::world::Key;
+use crate::world::{Key, Role};
 use ebb_memory_kernel::{PAGE, Stop};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub struct Mix {
     pub transfers: usize,
     /// Forks, in thousandths.
     pub forks: usize,
+    /// Execs, in thousandths.
+    pub execs: usize,
     /// Writes among touches, in hundredths.
     pub writes: usize,
     /// The most pages of memory.
@@ -54,7 +56,7 @@ thread_local! {
     /// That of this process.
     static PROGRAM: Program = const { Program {
         memory: RefCell::new(MemoryModel::new()),
-        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, writes: 0, most: 0, dies_after: 0 }),
+        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, execs: 0, writes: 0, most: 0, dies_after: 0 }),
         threads: Cell::new(0),
         left: Cell::new(0),
         done: Cell::new(0),
@@ -95,7 +97,7 @@ pub fn run(seed: u64, number: u64) {
         scan: 0,
     };
     if number == 0 {
-        pager().start_first_keeper();
+        thread.begin();
     }
     while !pager().pages() {
         rest(Duration::from_micros(20));
@@ -163,6 +165,8 @@ impl ProgramThread {
             self.transfer();
         } else if mix.forks > 0 && self.stream.below(1000) < mix.forks {
             self.fork();
+        } else if mix.execs > 0 && self.stream.below(1000) < mix.execs {
+            self.exec();
         } else {
             self.touches(mix.writes);
         }
@@ -502,6 +506,35 @@ impl ProgramThread {
         }
         process::leaves_nothing();
         life::kill_program();
+    }
+
+    /// The first thread of a program begins.
+    fn begin(&self) {
+        pager().start_first_keeper();
+    }
+
+    /// The process becomes another program, which this thread begins.
+    fn exec(&mut self) {
+        if !process::may_exec() {
+            return;
+        }
+        process::exec();
+        let threads = 1 + self.stream.below(3) as u32;
+        with(|program| {
+            *program.memory.borrow_mut() = MemoryModel::new();
+            program.threads.set(threads);
+            program.left.set(program.left.get().max(100) / 2);
+            program.forks.set(0);
+        });
+        let seed = self.stream.number();
+        for number in 1..u64::from(threads) {
+            scheduler().spawn(Role::Program, move || run(seed, number));
+        }
+        self.stream = Stream::new(seed, 0);
+        self.begin();
+        while !pager().pages() {
+            rest(Duration::from_micros(20));
+        }
     }
 
     fn fork(&mut self) {

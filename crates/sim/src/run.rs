@@ -57,7 +57,9 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
     ebb_tree::simulated::begin(Waits {
         until_readable: supervisor::wait_until_readable,
         news: scheduler::news,
+        helpers: life::HELPER_CALLS,
     });
+    ebb_sys::proc::simulate_images(life::image_of);
     world.bound.set(BOUND);
     world.kill.set(plan.kill);
     let mut first = 0;
@@ -181,6 +183,8 @@ fn oracle(world: &World) {
     if world.switches.get().is_multiple_of(LOOKED) {
         life::kill_left_over();
     }
+    life::let_killed_end();
+    process::clear_formers();
     if world.is_enough() {
         world.outcome.set(Outcome::Good);
         return;

@@ -141,6 +141,16 @@ impl Scheduler {
         &self.world.tasks.0[self.world.current.get()]
     }
 
+    /// The program, of those that this process was, that the running thread is of.
+    pub fn image(&self) -> u8 {
+        match self.inside.get() {
+            true => self.me().image.get(),
+            false => self.world.processes[usize::from(self.process.get())]
+                .image
+                .get(),
+        }
+    }
+
     /// A place for a thread.
     fn place(&self, role: Role, process: u8) -> usize {
         let tasks = &self.world.tasks.0;
@@ -156,6 +166,8 @@ impl Scheduler {
         task.id.set(id);
         task.role.set(role);
         task.process.set(process);
+        // A child is the program that its parent is.
+        task.image.set(self.image());
         task.cpu.set((id % 2) as u8);
         task.idle.set(false);
         task.state.set(State::Ready);
@@ -269,10 +281,11 @@ impl Scheduler {
 
     /// Wakes so many who wait for an event.
     pub fn wake(&self, key: Key, count: i32) {
-        let mut left = count;
+        let (mut left, image) = (count, self.image());
         for task in self.world.there() {
             let waits = task.state.get() == State::Waits && task.key.get() == key;
-            if left > 0 && waits && task.process.get() == self.process.get() {
+            let here = task.process.get() == self.process.get() && task.image.get() == image;
+            if left > 0 && waits && here {
                 task.woken.set(true);
                 task.state.set(State::Ready);
                 left -= 1;
@@ -363,6 +376,11 @@ impl Scheduler {
     /// Whether this process lives in any way.
     fn is_alive(&self) -> bool {
         self.world.processes[usize::from(self.process.get())].is_there()
+    }
+
+    /// The running thread is of this program from now on.
+    pub fn become_image(&self, image: u8) {
+        self.me().image.set(image);
     }
 
     /// In a forked child, in the thread that forked: it is this process's from now on, in another place, and stands
@@ -545,8 +563,9 @@ impl World {
                 key => format!("{key:?}"),
             };
             format!(
-                "  process {} thread {} {:?} {:?} {key} until {}\n",
+                "  process {} image {} thread {} {:?} {:?} {key} until {}\n",
                 task.process.get(),
+                task.image.get(),
                 task.id.get(),
                 task.role.get(),
                 task.state.get(),

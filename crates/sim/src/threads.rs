@@ -45,6 +45,7 @@ impl Disturbances {
 }
 
 /// See the module.
+#[derive(Clone, Copy)]
 pub struct SimThreads {
     /// The rate at which calls are disturbed.
     pub disturbances: Disturbances,
@@ -220,18 +221,18 @@ impl Threads for SimThreads {
         scheduler().leave()
     }
     fn start_helper(&self, entry: Entry) -> Result<(), Errno> {
-        life::served(true);
+        life::this().served.set(true);
         scheduler().spawn(Role::Keeper, move || entry(0));
         Ok(())
     }
     fn helper_lives(&self) -> bool {
-        life::this().served.get()
+        life::this().has_helper(scheduler().image())
     }
     fn end_helper(&self) -> ! {
         life::end_helper()
     }
     fn program_is_gone(&self) -> Option<Gone> {
-        (!life::this().lives.get()).then_some(Gone::Dead)
+        life::program_is_gone()
     }
     fn kill_program(&self) {
         life::killed_by_pager();

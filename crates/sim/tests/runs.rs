@@ -32,7 +32,7 @@ fn trace(shared: &'static Shared, plan: &Plan) -> Vec<u8> {
 #[test]
 fn a_run_is_a_function_of_its_seed() {
     let shared: &'static Shared = Box::leak(Box::new(Shared::new()));
-    let mut forks = 0;
+    let (mut forks, mut execs) = (0, 0);
     let mut last = Vec::new();
     for seed in 1..=8 {
         let plan = Plan::of(seed, true);
@@ -44,9 +44,15 @@ fn a_run_is_a_function_of_its_seed() {
         );
         assert!(first != last, "seeds make no difference");
         forks += usize::from(plan.mix.forks > 0);
+        let is_exec = |line: &[u8]| line.windows(7).any(|text| text == b" execs ");
+        execs += first
+            .split(|byte| *byte == b'\n')
+            .filter(|line| is_exec(line))
+            .count();
         last = first;
     }
     assert!(forks > 0, "no plan had forks");
+    assert!(execs > 0, "no program became another");
     a_tebibyte_of_swap();
 }
 
