@@ -44,6 +44,8 @@ pub struct Plan {
     pub is_privileged: bool,
     /// The rate at which a process is killed, at a change of the thread that runs.
     pub kill: Rate,
+    /// The rate at which a child of `vfork` is killed, at a change of the thread that runs.
+    pub kill_child: Rate,
 }
 
 /// Slots of the smallest device.
@@ -94,7 +96,15 @@ impl Plan {
                 true => 1 + stream.below(6),
                 false => 0,
             },
+            vforks: match stream.percent(30) {
+                true => 1 + stream.below(80),
+                false => 0,
+            },
             ..mix
+        };
+        let kill_child = match stream.percent(70) {
+            true => 64 << stream.below(7),
+            false => 0,
         };
         Self {
             seed,
@@ -109,6 +119,7 @@ impl Plan {
             supervised,
             is_privileged,
             kill,
+            kill_child,
         }
     }
 
@@ -153,6 +164,7 @@ fn mix(stream: &mut Stream, swarm: bool, (forks, pressed): (usize, bool), budget
         transfers: part(50, 4),
         forks,
         execs: 0,
+        vforks: 0,
         writes: 2 + part(75, 78),
         most: match forks {
             0 => budget * 3 / 2 + part(100, 2 * budget),

@@ -10,6 +10,7 @@ use crate::memory::{Expected, MemoryModel, PLAIN, Run, each};
 use crate::process::{self, may_lose, pager};
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
+use crate::vfork;
 use crate::world::{Key, Role};
 use ebb_memory_kernel::{PAGE, Stop};
 use std::cell::{Cell, RefCell};
@@ -26,6 +27,8 @@ pub struct Mix {
     pub forks: usize,
     /// Execs, in thousandths.
     pub execs: usize,
+    /// Children of `vfork`, in thousandths.
+    pub vforks: usize,
     /// Writes among touches, in hundredths.
     pub writes: usize,
     /// The most pages of memory.
@@ -56,7 +59,7 @@ thread_local! {
     /// That of this process.
     static PROGRAM: Program = const { Program {
         memory: RefCell::new(MemoryModel::new()),
-        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, execs: 0, writes: 0, most: 0, dies_after: 0 }),
+        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, execs: 0, vforks: 0, writes: 0, most: 0, dies_after: 0 }),
         threads: Cell::new(0),
         left: Cell::new(0),
         done: Cell::new(0),
@@ -167,6 +170,8 @@ impl ProgramThread {
             self.fork();
         } else if mix.execs > 0 && self.stream.below(1000) < mix.execs {
             self.exec();
+        } else if mix.vforks > 0 && self.stream.below(1000) < mix.vforks {
+            self.vfork(mix);
         } else {
             self.touches(mix.writes);
         }
@@ -287,8 +292,13 @@ impl ProgramThread {
         let run = start.and_then(|at| memory(|memory| memory.run_from(at, &mut self.stream, most)));
         let Some(run) = run else { return };
         let first = memory(|memory| memory.get(run.0)).expect("it is there");
+        // A child has no locked memory of its own.
+        let is_child = scheduler().me().child.get() != 0;
+        if is_child && first.locked {
+            return;
+        }
         memory(|memory| memory.claim(run, self.id));
-        let which = self.stream.below(100);
+        let which = self.stream.below(if is_child { 90 } else { 100 });
         world().note(What::Do, "call", [which as u64, run.0 as u64]);
         match which {
             _ if first.locked => self.unlock(run),
@@ -535,6 +545,25 @@ impl ProgramThread {
         while !pager().pages() {
             rest(Duration::from_micros(20));
         }
+    }
+
+    /// A child in the same memory touches it and makes calls. What it has claimed when it is killed stays so for ever.
+    fn vfork(&mut self, mix: Mix) {
+        let (seed, operations) = (self.stream.number(), 1 + self.stream.below(6));
+        vfork::run_child(move || {
+            let mut child = ProgramThread {
+                id: scheduler().me().id.get(),
+                stream: Stream::new(seed, 1),
+                scan: 0,
+            };
+            for _ in 0..operations {
+                match child.stream.below(8) {
+                    0 => child.map(mix.most / 8),
+                    1..6 => child.call(),
+                    _ => child.touches(mix.writes),
+                }
+            }
+        });
     }
 
     fn fork(&mut self) {

@@ -170,6 +170,8 @@ impl Scheduler {
         task.image.set(self.image());
         task.cpu.set((id % 2) as u8);
         task.idle.set(false);
+        task.child.set(0);
+        task.robust.set(0);
         task.state.set(State::Ready);
         index
     }

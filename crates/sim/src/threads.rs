@@ -179,7 +179,10 @@ impl Threads for SimThreads {
         }
     }
     fn process(&self) -> u32 {
-        1000 + u32::from(scheduler().process())
+        match scheduler().is_inside() && scheduler().me().child.get() != 0 {
+            true => scheduler().me().child.get(),
+            false => 1000 + u32::from(scheduler().process()),
+        }
     }
     fn is_own_thread(&self) -> bool {
         !scheduler().is_inside() || scheduler().me().role.get() != Role::Program

@@ -69,6 +69,8 @@ pub enum Key {
     Fault,
     /// The thread of this number may try its page again.
     Page(u32),
+    /// The child of `vfork` of this number is gone.
+    Child(u32),
     /// News of the tree.
     News,
     /// A packet, of which nobody tells.
@@ -88,6 +90,10 @@ pub struct Task {
     pub image: Cell<u8>,
     /// The number.
     pub id: Cell<u32>,
+    /// The process that it is alone, a child of `vfork` in the memory of the other; 0: it is of that one.
+    pub child: Cell<u32>,
+    /// The list of locks that are to be taken from it if it dies.
+    pub robust: Cell<usize>,
     /// The processor.
     pub cpu: Cell<u8>,
     /// Flag: it is idle work, which runs less often than what competes.
@@ -217,6 +223,10 @@ pub struct World {
     pub operations: AtomicU64,
     /// Processes of which a helper was killed, a bit each.
     pub ends: Cell<u32>,
+    /// The rate at which a child of `vfork` is killed, at a change of the thread that runs.
+    pub kill_child: Cell<u32>,
+    /// Children of `vfork` so far that have not ended by themselves.
+    pub children: Cell<u32>,
     /// Programs that replaced others.
     pub execs: Cell<u64>,
     /// Locks that were taken.
