@@ -5,7 +5,7 @@
 
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
-use crate::world::{Process, Role, SUPERVISOR};
+use crate::world::{Key, Process, Role, SUPERVISOR, State, Task};
 use ebb_sys::program::Gone;
 use ebb_tree::simulated::Helpers;
 use std::sync::OnceLock;
@@ -54,10 +54,7 @@ pub fn end_helper() -> ! {
 
 /// Ends threads of a process, those that a program of it had.
 fn end_threads((process, image): (u8, u8), is: impl Fn(Role) -> bool) {
-    scheduler().end(|task| {
-        let there = (task.process.get(), task.image.get()) == (process, image);
-        there && is(task.role.get())
-    });
+    scheduler().end(|task| program_of(task) == (process, image) && is(task.role.get()));
 }
 
 /// Exec: all threads of the program vanish, and its process is another program. The helper of the former one lives on. The
@@ -157,13 +154,31 @@ pub fn kill_left_over() {
         world().note(What::Do, "left over", [number as u64, 0]);
         kill(number, true);
     }
-    let is_due = |p: &Process| p.formers.get() != 0 && now > p.became.get() + GRACE;
+    let is_due = |p: &Process| p.formers.get() != 0 && now > p.became.get() + 2 * GRACE;
     let left = world().programs().iter().position(is_due);
     if let Some(number) = left {
-        let image = world().processes[number].formers.get().trailing_zeros() as u8;
-        world().note(What::Do, "left over", [number as u64, 1 + u64::from(image)]);
-        kill_helper(number, image);
+        kill_former_helper(number);
     }
+}
+
+/// The same for the helper of a program that became another. One that sleeps is not held up by anybody: it has slept, woken
+/// up and not seen it.
+fn kill_former_helper(number: usize) {
+    let image = world().processes[number].formers.get().trailing_zeros() as u8;
+    world().note(What::Do, "left over", [number as u64, 1 + u64::from(image)]);
+    let sleeps = |task: &Task| {
+        let keeper = task.role.get() == Role::Keeper && task.key.get() == Key::News;
+        keeper && task.state.get() == State::Looks && program_of(task) == (number as u8, image)
+    };
+    if world().there().iter().any(sleeps) {
+        world().fail("a helper does not see that its program became another");
+    }
+    kill_helper(number, image);
+}
+
+/// The program that a thread is of: the process, and which of those it was.
+fn program_of(task: &Task) -> (u8, u8) {
+    (task.process.get(), task.image.get())
 }
 
 /// Numbers of helpers begin here: the system gives a process none of these.
