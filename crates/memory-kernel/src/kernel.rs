@@ -394,7 +394,10 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         self.threads.is_own_thread()
     }
     fn on_own_stack<R: Copy + 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R {
-        f()
+        self.threads.masks_signals(true);
+        let result = f();
+        self.threads.masks_signals(false);
+        result
     }
     fn is_on_own_stack(&self) -> bool {
         true

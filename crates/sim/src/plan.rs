@@ -81,15 +81,13 @@ impl Plan {
             switch: sometimes(100, [200, 2000, 10_000][seed as usize % 3]),
             lock: sometimes(70, [100, 1000, 6_000][seed as usize / 3 % 3]),
             stall: sometimes(70, 8000),
+            signal: 0,
         };
         let threads = 1 + stream.below(5) as u32;
         let mix = mix(stream, swarm, (forks, pressed), budget as usize);
         let supervised = stream.percent(60);
         let is_privileged = stream.percent(50);
-        let kill = match stream.percent(30) {
-            true => 1 << stream.below(4),
-            false => 0,
-        };
+        let kill = one_of(stream, 30, 1, 4);
         let operations = 150 + stream.below(700) as u64;
         let mix = Mix {
             execs: match supervised && stream.percent(40) {
@@ -102,9 +100,10 @@ impl Plan {
             },
             ..mix
         };
-        let kill_child = match stream.percent(70) {
-            true => 64 << stream.below(7),
-            false => 0,
+        let kill_child = one_of(stream, 70, 64, 7);
+        let rates = Rates {
+            signal: one_of(stream, 30, 16, 7),
+            ..rates
         };
         Self {
             seed,
@@ -142,6 +141,14 @@ impl Plan {
                 .any(|f| d.faults.contains(f))
         };
         self.devices.iter().any(loses)
+    }
+}
+
+/// In so many of a hundred plans, one of these rates, each twice the one before it.
+fn one_of(stream: &mut Stream, percent: usize, first: Rate, rates: usize) -> Rate {
+    match stream.percent(percent) {
+        true => first << stream.below(rates),
+        false => 0,
     }
 }
 

@@ -339,6 +339,7 @@ pub fn fork() -> Option<bool> {
         here().forked.set(true);
         host::limit_time();
         scheduler().become_child(free as u8, from, to);
+        scheduler().mask_signals(true);
         this().host.set(std::process::id() as i32);
         pager().kernel().become_child();
         // SAFETY: after `before_fork` on this thread.

@@ -115,6 +115,26 @@ pub fn run(seed: u64, number: u64) {
     }
 }
 
+/// Flag in the numbers of threads as long as they handle a signal: what a handler claims is its own.
+const HANDLES: u32 = 1 << 31;
+
+/// The handler of signals touches memory and makes calls, as any thread may.
+pub fn handle_signal() {
+    if !pager().pages() {
+        return;
+    }
+    let mut handler = ProgramThread {
+        id: scheduler().me().id.get() | HANDLES,
+        stream: Stream::new(world().seed.get(), world().events.get()),
+        scan: 0,
+    };
+    let mix = with(|program| program.mix.get());
+    match handler.stream.below(4) {
+        0 => handler.call(),
+        _ => handler.touches(mix.writes),
+    }
+}
+
 fn rest(time: Duration) {
     scheduler().wait(Key::Never, Some(time));
 }
@@ -498,6 +518,7 @@ impl ProgramThread {
     /// The last thread looks at all memory, gives it back, and sees that nothing is left.
     fn end(&mut self) {
         world().note(What::Do, "ends", [0, 0]);
+        scheduler().mask_signals(true);
         if life::others_are_gone() {
             world().be_calm();
         }
@@ -572,7 +593,11 @@ impl ProgramThread {
         }
         with(|program| program.forks.set(program.forks.get() + 1));
         world().note(What::Do, "fork", [0, 0]);
-        let Some(child) = process::fork() else { return };
+        // As the handlers of a fork do.
+        scheduler().mask_signals(true);
+        let child = process::fork();
+        scheduler().mask_signals(false);
+        let Some(child) = child else { return };
         if child {
             let thread = scheduler().me().id.get();
             with(|program| {

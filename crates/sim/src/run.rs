@@ -62,6 +62,7 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
     });
     ebb_sys::proc::simulate_images(life::image_of);
     vfork::begin();
+    scheduler().handle_signals(program::handle_signal);
     world.kill_child.set(plan.kill_child);
     world.bound.set(BOUND);
     world.kill.set(plan.kill);

@@ -44,6 +44,8 @@ pub struct Rates {
     pub lock: Rate,
     /// A change after which the thread stands still for a while.
     pub stall: Rate,
+    /// A signal to a thread of a program, at a call.
+    pub signal: Rate,
 }
 
 /// The threads of this process, and the world.
@@ -61,6 +63,8 @@ pub struct Scheduler {
     oracle: OnceLock<fn(&World)>,
     /// Runs as the process ends.
     at_end: OnceLock<fn()>,
+    /// The handler of signals.
+    handler: OnceLock<fn()>,
 }
 
 // SAFETY: one thread of the host uses it.
@@ -92,6 +96,7 @@ pub fn begin(world: &'static World, rates: Rates, oracle: fn(&World), at_end: fn
         inside: Cell::new(false),
         oracle: OnceLock::from(oracle),
         at_end: OnceLock::from(at_end),
+        handler: OnceLock::new(),
     });
     world.now.set(1_000_000_000);
     world.next_id.set(1);
@@ -172,6 +177,7 @@ impl Scheduler {
         task.idle.set(false);
         task.child.set(0);
         task.robust.set(0);
+        task.masked.set(0);
         task.state.set(State::Ready);
         index
     }
@@ -253,6 +259,39 @@ impl Scheduler {
         if self.inside.get() && world.strikes(rate) {
             self.pause(call);
         }
+        let signal = self.rates.get().signal;
+        if self.inside.get() && signal > 0 && self.takes_signals() && world.strikes(signal) {
+            self.signal();
+        }
+    }
+
+    /// Threads of programs handle signals so.
+    pub fn handle_signals(&self, handler: fn()) {
+        self.handler.get_or_init(|| handler);
+    }
+
+    /// Whether the running thread is one of a program that gets signals now. A child of `vfork` gets none: its handlers would be
+    /// its parent's.
+    fn takes_signals(&self) -> bool {
+        let me = self.me();
+        me.role.get() == Role::Program && me.masked.get() == 0 && me.child.get() == 0
+    }
+
+    /// A signal: the running thread handles it, and gets no other meanwhile.
+    fn signal(&self) {
+        self.world.note(What::Do, "signal", [0, 0]);
+        self.mask_signals(true);
+        self.handler.get().iter().for_each(|handler| handler());
+        self.mask_signals(false);
+    }
+
+    /// The running thread gets no signals from now on, or those again that it got before.
+    pub fn mask_signals(&self, masks: bool) {
+        let masked = &self.me().masked;
+        masked.set(match masks {
+            true => masked.get() + 1,
+            false => masked.get() - 1,
+        });
     }
 
     /// A call was disturbed.

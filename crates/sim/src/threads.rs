@@ -187,6 +187,11 @@ impl Threads for SimThreads {
     fn is_own_thread(&self) -> bool {
         !scheduler().is_inside() || scheduler().me().role.get() != Role::Program
     }
+    fn masks_signals(&self, masks: bool) {
+        if scheduler().is_inside() {
+            scheduler().mask_signals(masks);
+        }
+    }
     fn cpu(&self) -> usize {
         match scheduler().is_inside() {
             true => usize::from(scheduler().me().cpu.get()),

@@ -92,6 +92,8 @@ pub struct Task {
     pub id: Cell<u32>,
     /// The process that it is alone, a child of `vfork` in the memory of the other; 0: it is of that one.
     pub child: Cell<u32>,
+    /// Reasons for which it gets no signal now.
+    pub masked: Cell<u8>,
     /// The list of locks that are to be taken from it if it dies.
     pub robust: Cell<usize>,
     /// The processor.
