@@ -277,7 +277,7 @@ impl ProgramThread {
                 }
                 _ => {}
             }
-            return;
+            return vfork::goes_on();
         }
     }
 

@@ -8,7 +8,6 @@ use crate::scheduler::{scheduler, world};
 use crate::trace::What;
 use crate::world::{Key, Role, State, Task};
 use ebb_sys::robust::{self, Simulated};
-use std::time::Duration;
 
 /// Numbers of such processes begin here.
 const FIRST: u32 = 1 << 20;
@@ -38,8 +37,19 @@ pub fn run_child(run: impl FnOnce() + 'static) {
     child().expect("just begun").child.set(FIRST + id);
     world.note(What::Do, "vfork", [id.into(), 0]);
     while child().is_some_and(|task| task.child.get() != 0) {
-        scheduler().wait(Key::Child(id), Some(Duration::from_secs(1)));
+        scheduler().wait(Key::Child(id), None);
     }
+}
+
+/// The running thread has done something. If it is a child, its parent does not wait in vain.
+pub fn goes_on() {
+    let me = scheduler().me();
+    if me.child.get() == 0 {
+        return;
+    }
+    let key = Key::Child(me.id.get());
+    let waiting = world().there().iter().filter(|task| task.key.get() == key);
+    waiting.for_each(|task| task.since.set(world().now.get()));
 }
 
 /// SIGKILL to a child of this process's, if there is one.
