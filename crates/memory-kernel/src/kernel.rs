@@ -50,6 +50,15 @@ impl<T: Threads> MemoryKernel<T> {
         }
     }
 
+    /// The same, of a process that was so many other programs before.
+    pub fn of_image(threads: T, image: u8) -> Self {
+        Self {
+            threads,
+            tables: Mutex::new(PageTables::of_image(image)),
+            children: Mutex::default(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, PageTables> {
         self.tables.lock().expect("no panic is survived")
     }
@@ -232,6 +241,15 @@ impl<T: Threads> MemoryKernel<T> {
         *self.lock() = PageTables::default();
     }
 
+    /// The process uses this memory no more, nor does a pager: the host gets its part back, too.
+    pub fn free(&self) {
+        for (start, len, _) in self.lock().own_memory() {
+            // SAFETY: host memory of this kernel's own, to which nobody has a reference that is used.
+            let _ = unsafe { ebb_sys::memory::munmap(start, len) };
+        }
+        self.clear();
+    }
+
     /// One page after the other, until one fails. Others may run between two of them.
     fn transfer(
         &self,
@@ -376,7 +394,10 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         self.threads.is_own_thread()
     }
     fn on_own_stack<R: Copy + 'static, F: FnOnce() -> R + 'static>(&self, f: F) -> R {
-        f()
+        self.threads.masks_signals(true);
+        let result = f();
+        self.threads.masks_signals(false);
+        result
     }
     fn is_on_own_stack(&self) -> bool {
         true

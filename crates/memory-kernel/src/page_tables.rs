@@ -85,6 +85,14 @@ impl Default for PageTables {
 }
 
 impl PageTables {
+    /// Nothing, of a process that was so many other programs before. Memory of the pagers of those may be there yet.
+    pub fn of_image(image: u8) -> Self {
+        Self {
+            next_own: OWN + (usize::from(image) << 40),
+            ..Self::default()
+        }
+    }
+
     /// Maps memory, in the place of what is there.
     pub fn map(&mut self, start: usize, len: usize, prot: i32, own: bool) {
         self.numbers += 1;

@@ -102,6 +102,8 @@ pub trait Threads: Sync + Sized + 'static {
     fn process(&self) -> u32;
     /// Whether the calling thread is one of the pager's.
     fn is_own_thread(&self) -> bool;
+    /// The calling thread has no signals from now on, as long as it is on a stack of the pager's, or has them again.
+    fn masks_signals(&self, _masks: bool) {}
     /// The processor of the calling thread.
     fn cpu(&self) -> usize;
     /// The processor on which a thread of the program last ran.

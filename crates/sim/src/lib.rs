@@ -10,6 +10,7 @@
 //! | [`chance`] | decisions, each with a number |
 //! | [`scheduler`] | which thread runs: coroutines, one at a time |
 //! | [`life`] | whether program and helper are there, and how they end |
+//! | [`vfork`] | children that share their parent's memory |
 //! | [`process`] | a process: its pager, and how it begins and forks |
 //! | [`threads`] | threads, time and chance for the kernel in memory (`ebb_memory_kernel`) |
 //! | [`supervisor`] | the supervisor, in a process of its own |
@@ -36,4 +37,5 @@ pub mod scheduler;
 pub mod supervisor;
 pub mod threads;
 pub mod trace;
+pub mod vfork;
 pub mod world;

@@ -44,6 +44,8 @@ pub struct Plan {
     pub is_privileged: bool,
     /// The rate at which a process is killed, at a change of the thread that runs.
     pub kill: Rate,
+    /// The rate at which a child of `vfork` is killed, at a change of the thread that runs.
+    pub kill_child: Rate,
 }
 
 /// Slots of the smallest device.
@@ -79,32 +81,29 @@ impl Plan {
             switch: sometimes(100, [200, 2000, 10_000][seed as usize % 3]),
             lock: sometimes(70, [100, 1000, 6_000][seed as usize / 3 % 3]),
             stall: sometimes(70, 8000),
+            signal: 0,
         };
         let threads = 1 + stream.below(5) as u32;
-        let mut part = |percent: usize, most: usize| match swarm && !stream.percent(percent) {
-            true => 0,
-            false => 1 + stream.below(most),
-        };
-        let mix = Mix {
-            calls: part(80, 15),
-            transfers: part(50, 4),
-            forks,
-            writes: 2 + part(75, 78),
-            most: match forks {
-                0 => budget as usize * 3 / 2 + part(100, 2 * budget as usize),
-                _ if pressed => budget as usize * 3 / 4 + part(100, budget as usize),
-                _ => budget as usize / 3,
-            },
-            dies_after: match part(15, 1500) {
-                after if swarm => after as u64,
-                _ => 0,
-            },
-        };
+        let mix = mix(stream, swarm, (forks, pressed), budget as usize);
         let supervised = stream.percent(60);
         let is_privileged = stream.percent(50);
-        let kill = match stream.percent(30) {
-            true => 1 << stream.below(4),
-            false => 0,
+        let kill = one_of(stream, 30, 1, 4);
+        let operations = 150 + stream.below(700) as u64;
+        let mix = Mix {
+            execs: match supervised && stream.percent(40) {
+                true => 1 + stream.below(6),
+                false => 0,
+            },
+            vforks: match stream.percent(30) {
+                true => 1 + stream.below(80),
+                false => 0,
+            },
+            ..mix
+        };
+        let kill_child = one_of(stream, 70, 64, 7);
+        let rates = Rates {
+            signal: one_of(stream, 30, 16, 7),
+            ..rates
         };
         Self {
             seed,
@@ -114,11 +113,12 @@ impl Plan {
             rates,
             disturbances,
             threads,
-            operations: 150 + stream.below(700) as u64,
+            operations,
             mix,
             supervised,
             is_privileged,
             kill,
+            kill_child,
         }
     }
 
@@ -128,6 +128,8 @@ impl Plan {
         let fails = self.devices.iter().any(|d| !d.faults.is_empty());
         // Noise does not compress. Two children may copy what their parent has, and each has children of its own.
         let processes = if self.mix.forks > 0 { 6 } else { 2 };
+        // What a former program has goes a moment later.
+        let processes = processes << usize::from(self.mix.execs > 0);
         fails || self.disturbances.no_page > 0 || room < processes * self.mix.most
     }
 
@@ -142,12 +144,45 @@ impl Plan {
     }
 }
 
+/// In so many of a hundred plans, one of these rates, each twice the one before it.
+fn one_of(stream: &mut Stream, percent: usize, first: Rate, rates: usize) -> Rate {
+    match stream.percent(percent) {
+        true => first << stream.below(rates),
+        false => 0,
+    }
+}
+
 /// Whether programs that fork do it with much swapped out, which the child reads, and the budget.
 fn budget(stream: &mut Stream, forks: usize) -> (bool, u64) {
     let pressed = forks > 0 && stream.percent(50);
     // Copies of processes take room.
     let copies = if forks > 0 && !pressed { 4 } else { 1 };
     (pressed, [512, 768, 1024, 2048][stream.below(4)] * copies)
+}
+
+/// What a program does that forks so often, or not.
+fn mix(stream: &mut Stream, swarm: bool, (forks, pressed): (usize, bool), budget: usize) -> Mix {
+    let mut part = |percent: usize, most: usize| match swarm && !stream.percent(percent) {
+        true => 0,
+        false => 1 + stream.below(most),
+    };
+    Mix {
+        calls: part(80, 15),
+        transfers: part(50, 4),
+        forks,
+        execs: 0,
+        vforks: 0,
+        writes: 2 + part(75, 78),
+        most: match forks {
+            0 => budget * 3 / 2 + part(100, 2 * budget),
+            _ if pressed => budget * 3 / 4 + part(100, budget),
+            _ => budget / 3,
+        },
+        dies_after: match part(15, 1500) {
+            after if swarm => after as u64,
+            _ => 0,
+        },
+    }
 }
 
 /// The slow codecs are rarer: other sizes are all that a pager sees of them.

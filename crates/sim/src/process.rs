@@ -1,12 +1,12 @@
-//! A simulated process: its pager, and how it begins, forks and ends.
+//! A simulated process: its pager, and how it begins, forks, becomes another program and ends.
 
 use crate::host;
-use crate::life::{kill_program, others_are_gone, this};
+use crate::life::{become_another, kill_program, others_are_gone, this};
 use crate::scheduler::{scheduler, world};
 use crate::supervisor;
 use crate::threads::SimThreads;
 use crate::trace::What;
-use crate::world::Role;
+use crate::world::{MAX_IMAGES, Role, State};
 use ebb_engine::env::Lender;
 use ebb_engine::slots::Devices;
 use ebb_memory_kernel::MemoryKernel;
@@ -14,6 +14,7 @@ use ebb_pager::simulation::{Entries, Simulated};
 use ebb_tree::{Member, OUT_OF_MEMORY};
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
 /// The kernel of a process.
@@ -38,7 +39,10 @@ unsafe impl Sync for This {}
 // SAFETY: as above.
 unsafe impl Send for This {}
 
-static THIS: OnceLock<This> = OnceLock::new();
+/// The programs that the process was, and is: each has a pager of its own. The helpers of former ones may live yet.
+static IMAGES: [OnceLock<This>; MAX_IMAGES] = [const { OnceLock::new() }; MAX_IMAGES];
+/// Former programs whose memory is gone, or was never this process's, a bit each.
+static CLEARED: AtomicU8 = AtomicU8::new(0);
 
 /// How processes become members.
 pub enum Joining {
@@ -69,8 +73,12 @@ pub struct Setting {
     pub devices: fn(&Devices),
 }
 
+fn image() -> Option<&'static This> {
+    IMAGES[usize::from(scheduler().image())].get()
+}
+
 fn here() -> &'static This {
-    THIS.get().expect("the process has begun")
+    image().expect("the process has begun")
 }
 
 /// The pager of this process.
@@ -96,7 +104,7 @@ pub fn lender(row: usize, slots: u64) -> Option<Arc<dyn Lender>> {
 
 /// As a member, what the pager must hold between two steps.
 pub fn check() {
-    let Some((here, member)) = THIS.get().and_then(|t| Some((t, t.member.get()?))) else {
+    let Some((here, member)) = image().and_then(|t| Some((t, t.member.get()?))) else {
         return;
     };
     here.pager.check();
@@ -114,9 +122,24 @@ fn slack(limit: u64) -> u64 {
 
 /// The process ends: what its kernel has of it is given back.
 pub fn clear() {
-    THIS.get()
-        .iter()
-        .for_each(|this| this.pager.kernel().clear());
+    clear_formers();
+    image().iter().for_each(|it| it.pager.kernel().clear());
+}
+
+/// The memory of former programs whose helpers have ended goes.
+pub fn clear_formers() {
+    let process = this();
+    let gone = ((1 << process.image.get()) - 1) & !process.formers.get();
+    let cleared = CLEARED.load(SeqCst);
+    if gone & !cleared == 0 {
+        return;
+    }
+    CLEARED.store(gone | cleared, SeqCst);
+    for (number, image) in IMAGES.iter().enumerate() {
+        if gone & !cleared & 1 << number != 0 {
+            image.get().iter().for_each(|it| it.pager.kernel().free());
+        }
+    }
 }
 
 /// On the keeper's thread of the first process.
@@ -161,7 +184,7 @@ pub fn begin(setting: Setting) {
         Joining::Supervised(control) => control.clone(),
         Joining::Alone { .. } => "ebb-tree-1-1-0000000000000001".to_owned(),
     };
-    let new = THIS.get_or_init(|| This {
+    let new = IMAGES[0].get_or_init(|| This {
         pager: Simulated::new(MemoryKernel::new(setting.threads)),
         member: OnceLock::new(),
         joining: setting.joining,
@@ -175,6 +198,37 @@ pub fn begin(setting: Setting) {
     process.lives.set(true);
     process.host.set(std::process::id() as i32);
     new.pager.begin(control, Entries { keeper, service });
+}
+
+/// Whether the process may become another program now. Nobody could tell it of a tree without a supervisor.
+pub fn may_exec() -> bool {
+    let supervised = matches!(here().joining, Joining::Supervised(_));
+    supervised && usize::from(this().image.get()) + 1 < MAX_IMAGES
+}
+
+/// Exec, by the calling thread, which is the first of the new program then. It has no memory, and a pager that has to join the
+/// tree.
+///
+/// # Panics
+/// It [may not](may_exec).
+pub fn exec() {
+    let old = here();
+    let Joining::Supervised(control) = &old.joining else {
+        panic!("nobody else may");
+    };
+    let me = scheduler().me();
+    let image = become_another();
+    scheduler().become_image(image);
+    me.state.set(State::Ready);
+    let new = IMAGES[usize::from(image)].get_or_init(|| This {
+        pager: Simulated::new(MemoryKernel::of_image(old.pager.kernel().threads, image)),
+        member: OnceLock::new(),
+        joining: Joining::Supervised(control.clone()),
+        forked: Cell::new(false),
+        ..*old
+    });
+    new.pager
+        .begin(control.clone(), Entries { keeper, service });
 }
 
 /// The pager ends the program, and has said why.
@@ -270,6 +324,8 @@ pub fn fork() -> Option<bool> {
     let process = &world.processes[free];
     process.lives.set(true);
     process.host.set(-1);
+    process.image.set(this().image.get());
+    process.addresses.set(this().addresses.get());
     let (from, to) = (
         world.current.get(),
         scheduler().reserve(Role::Program, free as u8),
@@ -278,9 +334,12 @@ pub fn fork() -> Option<bool> {
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no process for a child");
     if child == 0 {
+        // Former programs are the parent's.
+        CLEARED.store((1 << scheduler().image()) - 1, SeqCst);
         here().forked.set(true);
         host::limit_time();
         scheduler().become_child(free as u8, from, to);
+        scheduler().mask_signals(true);
         this().host.set(std::process::id() as i32);
         pager().kernel().become_child();
         // SAFETY: after `before_fork` on this thread.

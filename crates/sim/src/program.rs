@@ -10,7 +10,8 @@ use crate::memory::{Expected, MemoryModel, PLAIN, Run, each};
 use crate::process::{self, may_lose, pager};
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
-use crate::world::Key;
+use crate::vfork;
+use crate::world::{Key, Role};
 use ebb_memory_kernel::{PAGE, Stop};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -24,6 +25,10 @@ pub struct Mix {
     pub transfers: usize,
     /// Forks, in thousandths.
     pub forks: usize,
+    /// Execs, in thousandths.
+    pub execs: usize,
+    /// Children of `vfork`, in thousandths.
+    pub vforks: usize,
     /// Writes among touches, in hundredths.
     pub writes: usize,
     /// The most pages of memory.
@@ -54,7 +59,7 @@ thread_local! {
     /// That of this process.
     static PROGRAM: Program = const { Program {
         memory: RefCell::new(MemoryModel::new()),
-        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, writes: 0, most: 0, dies_after: 0 }),
+        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, execs: 0, vforks: 0, writes: 0, most: 0, dies_after: 0 }),
         threads: Cell::new(0),
         left: Cell::new(0),
         done: Cell::new(0),
@@ -95,7 +100,7 @@ pub fn run(seed: u64, number: u64) {
         scan: 0,
     };
     if number == 0 {
-        pager().start_first_keeper();
+        thread.begin();
     }
     while !pager().pages() {
         rest(Duration::from_micros(20));
@@ -107,6 +112,26 @@ pub fn run(seed: u64, number: u64) {
     });
     if left == 0 {
         thread.end();
+    }
+}
+
+/// Flag in the numbers of threads as long as they handle a signal: what a handler claims is its own.
+const HANDLES: u32 = 1 << 31;
+
+/// The handler of signals touches memory and makes calls, as any thread may.
+pub fn handle_signal() {
+    if !pager().pages() {
+        return;
+    }
+    let mut handler = ProgramThread {
+        id: scheduler().me().id.get() | HANDLES,
+        stream: Stream::new(world().seed.get(), world().events.get()),
+        scan: 0,
+    };
+    let mix = with(|program| program.mix.get());
+    match handler.stream.below(4) {
+        0 => handler.call(),
+        _ => handler.touches(mix.writes),
     }
 }
 
@@ -163,6 +188,10 @@ impl ProgramThread {
             self.transfer();
         } else if mix.forks > 0 && self.stream.below(1000) < mix.forks {
             self.fork();
+        } else if mix.execs > 0 && self.stream.below(1000) < mix.execs {
+            self.exec();
+        } else if mix.vforks > 0 && self.stream.below(1000) < mix.vforks {
+            self.vfork(mix);
         } else {
             self.touches(mix.writes);
         }
@@ -248,7 +277,7 @@ impl ProgramThread {
                 }
                 _ => {}
             }
-            return;
+            return vfork::goes_on();
         }
     }
 
@@ -283,8 +312,13 @@ impl ProgramThread {
         let run = start.and_then(|at| memory(|memory| memory.run_from(at, &mut self.stream, most)));
         let Some(run) = run else { return };
         let first = memory(|memory| memory.get(run.0)).expect("it is there");
+        // A child has no locked memory of its own.
+        let is_child = scheduler().me().child.get() != 0;
+        if is_child && first.locked {
+            return;
+        }
         memory(|memory| memory.claim(run, self.id));
-        let which = self.stream.below(100);
+        let which = self.stream.below(if is_child { 90 } else { 100 });
         world().note(What::Do, "call", [which as u64, run.0 as u64]);
         match which {
             _ if first.locked => self.unlock(run),
@@ -484,6 +518,7 @@ impl ProgramThread {
     /// The last thread looks at all memory, gives it back, and sees that nothing is left.
     fn end(&mut self) {
         world().note(What::Do, "ends", [0, 0]);
+        scheduler().mask_signals(true);
         if life::others_are_gone() {
             world().be_calm();
         }
@@ -504,13 +539,65 @@ impl ProgramThread {
         life::kill_program();
     }
 
+    /// The first thread of a program begins.
+    fn begin(&self) {
+        pager().start_first_keeper();
+    }
+
+    /// The process becomes another program, which this thread begins.
+    fn exec(&mut self) {
+        if !process::may_exec() {
+            return;
+        }
+        process::exec();
+        let threads = 1 + self.stream.below(3) as u32;
+        with(|program| {
+            *program.memory.borrow_mut() = MemoryModel::new();
+            program.threads.set(threads);
+            program.left.set(program.left.get().max(100) / 2);
+            program.forks.set(0);
+        });
+        let seed = self.stream.number();
+        for number in 1..u64::from(threads) {
+            scheduler().spawn(Role::Program, move || run(seed, number));
+        }
+        self.stream = Stream::new(seed, 0);
+        self.begin();
+        while !pager().pages() {
+            rest(Duration::from_micros(20));
+        }
+    }
+
+    /// A child in the same memory touches it and makes calls. What it has claimed when it is killed stays so for ever.
+    fn vfork(&mut self, mix: Mix) {
+        let (seed, operations) = (self.stream.number(), 1 + self.stream.below(6));
+        vfork::run_child(move || {
+            let mut child = ProgramThread {
+                id: scheduler().me().id.get(),
+                stream: Stream::new(seed, 1),
+                scan: 0,
+            };
+            for _ in 0..operations {
+                match child.stream.below(8) {
+                    0 => child.map(mix.most / 8),
+                    1..6 => child.call(),
+                    _ => child.touches(mix.writes),
+                }
+            }
+        });
+    }
+
     fn fork(&mut self) {
         if with(|program| program.forks.get()) >= 2 {
             return;
         }
         with(|program| program.forks.set(program.forks.get() + 1));
         world().note(What::Do, "fork", [0, 0]);
-        let Some(child) = process::fork() else { return };
+        // As the handlers of a fork do.
+        scheduler().mask_signals(true);
+        let child = process::fork();
+        scheduler().mask_signals(false);
+        let Some(child) = child else { return };
         if child {
             let thread = scheduler().me().id.get();
             with(|program| {

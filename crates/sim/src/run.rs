@@ -8,6 +8,7 @@ use crate::program;
 use crate::scheduler::{self, OVER, scheduler};
 use crate::supervisor;
 use crate::threads::SimThreads;
+use crate::vfork;
 use crate::world::{Outcome, Role, Shared, State, World};
 use ebb_engine::env::Store;
 use ebb_engine::slots::{DeviceSpec, Devices};
@@ -57,7 +58,12 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
     ebb_tree::simulated::begin(Waits {
         until_readable: supervisor::wait_until_readable,
         news: scheduler::news,
+        helpers: life::HELPER_CALLS,
     });
+    ebb_sys::proc::simulate_images(life::image_of);
+    vfork::begin();
+    scheduler().handle_signals(program::handle_signal);
+    world.kill_child.set(plan.kill_child);
     world.bound.set(BOUND);
     world.kill.set(plan.kill);
     let mut first = 0;
@@ -181,6 +187,11 @@ fn oracle(world: &World) {
     if world.switches.get().is_multiple_of(LOOKED) {
         life::kill_left_over();
     }
+    if world.children.get() > 0 && world.strikes(world.kill_child.get()) {
+        vfork::kill_child();
+    }
+    life::let_killed_end();
+    process::clear_formers();
     if world.is_enough() {
         world.outcome.set(Outcome::Good);
         return;

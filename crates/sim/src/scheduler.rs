@@ -44,6 +44,8 @@ pub struct Rates {
     pub lock: Rate,
     /// A change after which the thread stands still for a while.
     pub stall: Rate,
+    /// A signal to a thread of a program, at a call.
+    pub signal: Rate,
 }
 
 /// The threads of this process, and the world.
@@ -61,6 +63,8 @@ pub struct Scheduler {
     oracle: OnceLock<fn(&World)>,
     /// Runs as the process ends.
     at_end: OnceLock<fn()>,
+    /// The handler of signals.
+    handler: OnceLock<fn()>,
 }
 
 // SAFETY: one thread of the host uses it.
@@ -92,6 +96,7 @@ pub fn begin(world: &'static World, rates: Rates, oracle: fn(&World), at_end: fn
         inside: Cell::new(false),
         oracle: OnceLock::from(oracle),
         at_end: OnceLock::from(at_end),
+        handler: OnceLock::new(),
     });
     world.now.set(1_000_000_000);
     world.next_id.set(1);
@@ -141,6 +146,16 @@ impl Scheduler {
         &self.world.tasks.0[self.world.current.get()]
     }
 
+    /// The program, of those that this process was, that the running thread is of.
+    pub fn image(&self) -> u8 {
+        match self.inside.get() {
+            true => self.me().image.get(),
+            false => self.world.processes[usize::from(self.process.get())]
+                .image
+                .get(),
+        }
+    }
+
     /// A place for a thread.
     fn place(&self, role: Role, process: u8) -> usize {
         let tasks = &self.world.tasks.0;
@@ -156,8 +171,13 @@ impl Scheduler {
         task.id.set(id);
         task.role.set(role);
         task.process.set(process);
+        // A child is the program that its parent is.
+        task.image.set(self.image());
         task.cpu.set((id % 2) as u8);
         task.idle.set(false);
+        task.child.set(0);
+        task.robust.set(0);
+        task.masked.set(0);
         task.state.set(State::Ready);
         index
     }
@@ -239,6 +259,39 @@ impl Scheduler {
         if self.inside.get() && world.strikes(rate) {
             self.pause(call);
         }
+        let signal = self.rates.get().signal;
+        if self.inside.get() && signal > 0 && self.takes_signals() && world.strikes(signal) {
+            self.signal();
+        }
+    }
+
+    /// Threads of programs handle signals so.
+    pub fn handle_signals(&self, handler: fn()) {
+        self.handler.get_or_init(|| handler);
+    }
+
+    /// Whether the running thread is one of a program that gets signals now. A child of `vfork` gets none: its handlers would be
+    /// its parent's.
+    fn takes_signals(&self) -> bool {
+        let me = self.me();
+        me.role.get() == Role::Program && me.masked.get() == 0 && me.child.get() == 0
+    }
+
+    /// A signal: the running thread handles it, and gets no other meanwhile.
+    fn signal(&self) {
+        self.world.note(What::Do, "signal", [0, 0]);
+        self.mask_signals(true);
+        self.handler.get().iter().for_each(|handler| handler());
+        self.mask_signals(false);
+    }
+
+    /// The running thread gets no signals from now on, or those again that it got before.
+    pub fn mask_signals(&self, masks: bool) {
+        let masked = &self.me().masked;
+        masked.set(match masks {
+            true => masked.get() + 1,
+            false => masked.get() - 1,
+        });
     }
 
     /// A call was disturbed.
@@ -269,10 +322,11 @@ impl Scheduler {
 
     /// Wakes so many who wait for an event.
     pub fn wake(&self, key: Key, count: i32) {
-        let mut left = count;
+        let (mut left, image) = (count, self.image());
         for task in self.world.there() {
             let waits = task.state.get() == State::Waits && task.key.get() == key;
-            if left > 0 && waits && task.process.get() == self.process.get() {
+            let here = task.process.get() == self.process.get() && task.image.get() == image;
+            if left > 0 && waits && here {
                 task.woken.set(true);
                 task.state.set(State::Ready);
                 left -= 1;
@@ -363,6 +417,11 @@ impl Scheduler {
     /// Whether this process lives in any way.
     fn is_alive(&self) -> bool {
         self.world.processes[usize::from(self.process.get())].is_there()
+    }
+
+    /// The running thread is of this program from now on.
+    pub fn become_image(&self, image: u8) {
+        self.me().image.set(image);
     }
 
     /// In a forked child, in the thread that forked: it is this process's from now on, in another place, and stands
@@ -545,8 +604,9 @@ impl World {
                 key => format!("{key:?}"),
             };
             format!(
-                "  process {} thread {} {:?} {:?} {key} until {}\n",
+                "  process {} image {} thread {} {:?} {:?} {key} until {}\n",
                 task.process.get(),
+                task.image.get(),
                 task.id.get(),
                 task.role.get(),
                 task.state.get(),

@@ -45,6 +45,7 @@ impl Disturbances {
 }
 
 /// See the module.
+#[derive(Clone, Copy)]
 pub struct SimThreads {
     /// The rate at which calls are disturbed.
     pub disturbances: Disturbances,
@@ -178,10 +179,18 @@ impl Threads for SimThreads {
         }
     }
     fn process(&self) -> u32 {
-        1000 + u32::from(scheduler().process())
+        match scheduler().is_inside() && scheduler().me().child.get() != 0 {
+            true => scheduler().me().child.get(),
+            false => 1000 + u32::from(scheduler().process()),
+        }
     }
     fn is_own_thread(&self) -> bool {
         !scheduler().is_inside() || scheduler().me().role.get() != Role::Program
+    }
+    fn masks_signals(&self, masks: bool) {
+        if scheduler().is_inside() {
+            scheduler().mask_signals(masks);
+        }
     }
     fn cpu(&self) -> usize {
         match scheduler().is_inside() {
@@ -220,18 +229,18 @@ impl Threads for SimThreads {
         scheduler().leave()
     }
     fn start_helper(&self, entry: Entry) -> Result<(), Errno> {
-        life::served(true);
+        life::this().served.set(true);
         scheduler().spawn(Role::Keeper, move || entry(0));
         Ok(())
     }
     fn helper_lives(&self) -> bool {
-        life::this().served.get()
+        life::this().has_helper(scheduler().image())
     }
     fn end_helper(&self) -> ! {
         life::end_helper()
     }
     fn program_is_gone(&self) -> Option<Gone> {
-        (!life::this().lives.get()).then_some(Gone::Dead)
+        life::program_is_gone()
     }
     fn kill_program(&self) {
         life::killed_by_pager();

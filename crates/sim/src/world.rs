@@ -14,6 +14,8 @@ pub const MAX_TASKS: usize = 96;
 pub const MAX_PROCESSES: usize = 8;
 /// The supervisor's process.
 pub const SUPERVISOR: usize = MAX_PROCESSES;
+/// Programs that a process may be, one after the other.
+pub const MAX_IMAGES: usize = 4;
 /// Pages that several processes map, at most.
 pub const MAX_SHARED: usize = 1 << 18;
 /// Slots of all devices together.
@@ -67,6 +69,8 @@ pub enum Key {
     Fault,
     /// The thread of this number may try its page again.
     Page(u32),
+    /// The child of `vfork` of this number is gone.
+    Child(u32),
     /// News of the tree.
     News,
     /// A packet, of which nobody tells.
@@ -82,8 +86,16 @@ pub struct Task {
     pub role: Cell<Role>,
     /// The process.
     pub process: Cell<u8>,
+    /// The program that its process was when it began, by number.
+    pub image: Cell<u8>,
     /// The number.
     pub id: Cell<u32>,
+    /// The process that it is alone, a child of `vfork` in the memory of the other; 0: it is of that one.
+    pub child: Cell<u32>,
+    /// Reasons for which it gets no signal now.
+    pub masked: Cell<u8>,
+    /// The list of locks that are to be taken from it if it dies.
+    pub robust: Cell<usize>,
     /// The processor.
     pub cpu: Cell<u8>,
     /// Flag: it is idle work, which runs less often than what competes.
@@ -111,6 +123,14 @@ pub struct Process {
     pub host: Cell<i32>,
     /// The time when its program ended.
     pub ended: Cell<u64>,
+    /// The program that it is, by number; the next after each exec.
+    pub image: Cell<u8>,
+    /// The addresses that its last exec drew, as a number. A fork copies it.
+    pub addresses: Cell<u64>,
+    /// Helpers that live of programs that it was, a bit each.
+    pub formers: Cell<u8>,
+    /// The time of its last exec.
+    pub became: Cell<u64>,
     /// Flag: the pager ended its program.
     pub ended_by_pager: Cell<bool>,
     /// Flag: it has said why.
@@ -203,6 +223,14 @@ pub struct World {
     pub next_shared: AtomicU32,
     /// Operations of devices.
     pub operations: AtomicU64,
+    /// Processes of which a helper was killed, a bit each.
+    pub ends: Cell<u32>,
+    /// The rate at which a child of `vfork` is killed, at a change of the thread that runs.
+    pub kill_child: Cell<u32>,
+    /// Children of `vfork` so far that have not ended by themselves.
+    pub children: Cell<u32>,
+    /// Programs that replaced others.
+    pub execs: Cell<u64>,
     /// Locks that were taken.
     pub locked: Cell<u64>,
     /// Nanoseconds of a processor that processes of the host took which have ended.
@@ -240,9 +268,25 @@ impl Default for Ring {
 unsafe impl Sync for World {}
 
 impl Process {
-    /// Whether its program or its helper lives.
+    /// Whether its program or a helper of it lives.
     pub fn is_there(&self) -> bool {
-        self.lives.get() || self.served.get()
+        self.lives.get() || self.served.get() || self.formers.get() != 0
+    }
+
+    /// Whether the helper lives of the program of this number that it is, or was.
+    pub fn has_helper(&self, image: u8) -> bool {
+        match image == self.image.get() {
+            true => self.served.get(),
+            false => self.formers.get() & 1 << image != 0,
+        }
+    }
+
+    /// That helper has ended.
+    pub fn helper_ends(&self, image: u8) {
+        match image == self.image.get() {
+            true => self.served.set(false),
+            false => self.formers.set(self.formers.get() & !(1 << image)),
+        }
     }
 }
 

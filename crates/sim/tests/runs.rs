@@ -28,11 +28,19 @@ fn trace(shared: &'static Shared, plan: &Plan) -> Vec<u8> {
     text
 }
 
+/// Events of this name in a trace.
+fn count(trace: &[u8], name: &[u8]) -> usize {
+    trace
+        .windows(name.len())
+        .filter(|text| *text == name)
+        .count()
+}
+
 /// One test, as each run is a process that this one forks.
 #[test]
 fn a_run_is_a_function_of_its_seed() {
     let shared: &'static Shared = Box::leak(Box::new(Shared::new()));
-    let mut forks = 0;
+    let (mut forks, mut execs, mut children, mut signals) = (0, 0, 0, 0);
     let mut last = Vec::new();
     for seed in 1..=8 {
         let plan = Plan::of(seed, true);
@@ -44,9 +52,15 @@ fn a_run_is_a_function_of_its_seed() {
         );
         assert!(first != last, "seeds make no difference");
         forks += usize::from(plan.mix.forks > 0);
+        execs += count(&first, b" execs ");
+        children += count(&first, b" vfork ");
+        signals += count(&first, b" signal ");
         last = first;
     }
     assert!(forks > 0, "no plan had forks");
+    assert!(execs > 0, "no program became another");
+    assert!(signals > 0, "no signal came");
+    assert!(children > 0, "no child shared its parent's memory");
     a_tebibyte_of_swap();
 }
 

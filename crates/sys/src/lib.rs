@@ -33,6 +33,8 @@
 //! | `memory::heap::ARENA` | the state of the global allocator, which has no value |
 //! | `memory::secret::AREA_STATE` | keys of all devices lie in one locked area, relocked after a fork |
 //! | `kernel::clock::SIMULATED` | in debug builds: a clock is read without a handle, and a simulation has its own |
+//! | `process::robust::SIMULATED` | in debug builds: simulated threads are none whose locks the kernel knows |
+//! | `proc::process::SIMULATED` | in debug builds: a simulated exec is none of a process of the system |
 #![allow(clippy::missing_safety_doc)] // Each unsafe fn says "Requires:" in its first lines.
 
 mod io;

@@ -7,7 +7,7 @@
 use crate::lease::Leases;
 use crate::supervisor::Supervisor;
 use crate::table::{clusters_of, create_leases};
-pub use crate::waits::{Waits, begin};
+pub use crate::waits::{Helpers, Waits, begin};
 use rustix::io::Errno;
 
 /// The leases of a device without a file, for supervisor and members alike.

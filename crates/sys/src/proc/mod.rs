@@ -22,6 +22,8 @@ pub use own::{
     running_threads, table_pages,
 };
 pub use pidfd::{PidfdTarget, has_ended, pidfd_target};
+#[cfg(debug_assertions)]
+pub use process::simulate_images;
 pub use process::{Process, minor_faults, name, reopen, share_memory, size_of};
 pub use stat::{Disposition, Image, Rollup, Stat, Statm};
 pub use touched::Touched;

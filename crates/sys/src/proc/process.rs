@@ -13,6 +13,16 @@ use rustix::io::Errno;
 use std::ffi::c_long;
 use std::os::fd::OwnedFd;
 
+/// In debug builds, a number for the program that a process of a simulation runs: another after each exec.
+#[cfg(debug_assertions)]
+static SIMULATED: std::sync::OnceLock<fn(u32) -> u64> = std::sync::OnceLock::new();
+
+/// The images of processes are a simulation's from now on.
+#[cfg(debug_assertions)]
+pub fn simulate_images(image_of: fn(u32) -> u64) {
+    SIMULATED.get_or_init(|| image_of);
+}
+
 /// One process, for good.
 #[derive(Debug)]
 pub struct Process {
@@ -67,7 +77,14 @@ impl Process {
 
     fn read_stat(&self) -> Result<Stat, Errno> {
         let mut buf = [0; 1024];
-        Stat::parse(read(&self.stat, &mut buf)?).ok_or(Errno::IO)
+        let stat = Stat::parse(read(&self.stat, &mut buf)?).ok_or(Errno::IO)?;
+        #[cfg(debug_assertions)]
+        if let Some(image_of) = SIMULATED.get() {
+            let mut stat = stat;
+            stat.image.code ^= image_of(self.pid);
+            return Ok(stat);
+        }
+        Ok(stat)
     }
 
     /// Its parent; none if that is out of sight, as init's is.

@@ -11,6 +11,42 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 const OWNER_DIED: u32 = 0x4000_0000;
 
+/// In debug builds, threads of a simulation, which are none of the system.
+#[cfg(debug_assertions)]
+pub struct Simulated {
+    /// The calling thread's number.
+    pub id: fn() -> u32,
+    /// The list that it has.
+    pub list: fn() -> usize,
+    /// The call that gives it another one.
+    pub set_list: fn(usize),
+}
+
+#[cfg(debug_assertions)]
+static SIMULATED: std::sync::OnceLock<Simulated> = std::sync::OnceLock::new();
+
+/// Threads are a simulation's from now on.
+#[cfg(debug_assertions)]
+pub fn simulate(threads: Simulated) {
+    SIMULATED.get_or_init(|| threads);
+}
+
+/// In a simulation: a thread of this number has died that had this list. Does what the kernel does then.
+///
+/// Requires: the list is one that the thread was given by [`Simulated::set_list`], or 0.
+#[cfg(debug_assertions)]
+pub unsafe fn holder_died(list: usize, id: u32) {
+    // SAFETY: null, or a list of ours, which is never unmapped.
+    let Some(head) = (unsafe { (list as *const Head).as_ref() }) else {
+        return;
+    };
+    // SAFETY: null, or the word of the same lock.
+    let word = unsafe { (head.pending.load(SeqCst) as *const AtomicU32).as_ref() };
+    if let Some(word) = word {
+        let _ = word.compare_exchange(id, OWNER_DIED, SeqCst, SeqCst);
+    }
+}
+
 /// The kernel's `struct robust_list_head`.
 #[repr(C)]
 struct Head {
@@ -59,9 +95,7 @@ impl Robust {
             before: list(),
         };
         set_list(head);
-        let taken = self
-            .word
-            .compare_exchange(free, thread::id(), SeqCst, SeqCst);
+        let taken = self.word.compare_exchange(free, id(), SeqCst, SeqCst);
         taken.is_ok().then_some(held)
     }
 
@@ -88,13 +122,26 @@ impl Drop for Held {
     fn drop(&mut self) {
         let word = &self.robust.word;
         // Where another was faster it is that one's.
-        let _ = word.compare_exchange(thread::id(), 0, SeqCst, SeqCst);
+        let _ = word.compare_exchange(id(), 0, SeqCst, SeqCst);
         set_list(self.before);
     }
 }
 
+/// The calling thread's number.
+fn id() -> u32 {
+    #[cfg(debug_assertions)]
+    if let Some(simulated) = SIMULATED.get() {
+        return (simulated.id)();
+    }
+    thread::id()
+}
+
 /// The calling thread's list.
 fn list() -> usize {
+    #[cfg(debug_assertions)]
+    if let Some(simulated) = SIMULATED.get() {
+        return (simulated.list)();
+    }
     let (mut head, mut len) = (0usize, 0usize);
     let to = [&raw mut head as c_long, &raw mut len as c_long];
     // SAFETY: writes two words that are there.
@@ -103,6 +150,10 @@ fn list() -> usize {
 }
 
 fn set_list(head: usize) {
+    #[cfg(debug_assertions)]
+    if let Some(simulated) = SIMULATED.get() {
+        return (simulated.set_list)(head);
+    }
     let args = [head as c_long, size_of::<Head>() as c_long, 0, 0, 0, 0];
     // SAFETY: the kernel reads the structure when the thread ends: it is static, or was set before.
     unsafe { raw::call(libc::SYS_set_robust_list, args) };

@@ -84,7 +84,7 @@ impl Supervisor {
         let Some(helper) = member.helper.as_mut().filter(|helper| !helper.ended) else {
             return;
         };
-        if !proc::has_ended(&helper.pidfd) {
+        if !helper.is_gone() {
             return;
         }
         helper.ended = true;
@@ -119,6 +119,18 @@ impl Supervisor {
                  bring back what was swapped out; look for who killed it, or for a lack of memory",
                 proc::name(name)
             ));
+        }
+    }
+
+    /// In a simulation, where no descriptor tells of it: helpers that have ended.
+    #[cfg(debug_assertions)]
+    pub(super) fn notice_ended_helpers(&mut self) {
+        for slot in SlotNumber::all() {
+            let member = self.members[slot.index()].as_ref();
+            let helper = member.and_then(|member| member.living_helper());
+            if helper.is_some_and(|helper| helper.is_gone()) {
+                self.helper_ended(slot);
+            }
         }
     }
 

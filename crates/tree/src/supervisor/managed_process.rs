@@ -75,7 +75,7 @@ impl Joining {
                 process,
                 pidfd,
                 image,
-                helper: None,
+                helper: Helper::simulated(peer)?,
             });
         };
         let target = proc::pidfd_target(program.as_fd())?;
@@ -93,28 +93,54 @@ impl Joining {
                 "it does not share the memory of process {pid}"
             )));
         }
-        let helper = Helper {
-            pid: peer,
-            pidfd: helper,
-            ended: false,
-            due: None,
-            killed: false,
-            exit: None,
-        };
         Ok(Self {
             process,
             pidfd,
             image,
-            helper: Some(helper),
+            helper: Some(Helper::new(peer, helper)),
         })
     }
 }
 
 impl Helper {
+    fn new(pid: u32, pidfd: OwnedFd) -> Self {
+        Self {
+            pid,
+            pidfd,
+            ended: false,
+            due: None,
+            killed: false,
+            exit: None,
+        }
+    }
+
+    /// That of process `peer` in a simulation, where both are parts of one process; none otherwise.
+    fn simulated(peer: u32) -> Result<Option<Self>, Errno> {
+        #[cfg(debug_assertions)]
+        if let Some(helpers) = crate::waits::helpers() {
+            return Ok(Some(Self::new((helpers.of)(peer), open_pidfd(peer)?)));
+        }
+        let _ = peer;
+        Ok(None)
+    }
+
+    /// Whether every thread of it is gone.
+    pub fn is_gone(&self) -> bool {
+        #[cfg(debug_assertions)]
+        if let Some(helpers) = crate::waits::helpers() {
+            return !(helpers.live)(self.pid);
+        }
+        proc::has_ended(&self.pidfd)
+    }
+
     /// Ends it, whatever it does. It is reaped when it is gone.
     pub fn kill(&mut self) {
         if std::mem::replace(&mut self.killed, true) {
             return;
+        }
+        #[cfg(debug_assertions)]
+        if let Some(helpers) = crate::waits::helpers() {
+            return (helpers.kill)(self.pid);
         }
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         // The memory goes with the last of its threads, and one of idle urgency gets no processor where others want
@@ -143,6 +169,12 @@ impl ManagedProcess {
 
     /// Whether the process is dead or has become another program.
     pub fn program_is_gone(&self) -> bool {
+        #[cfg(debug_assertions)]
+        if let Some(helpers) = crate::waits::helpers()
+            && !(helpers.program_lives)(self.process.pid())
+        {
+            return true;
+        }
         proc::has_ended(&self.pidfd)
             || self
                 .userfaultfd

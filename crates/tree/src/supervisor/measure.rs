@@ -203,6 +203,7 @@ impl Supervisor {
     #[cfg(debug_assertions)]
     pub fn simulated_turn(&mut self) -> std::io::Result<()> {
         self.handle_events(Duration::ZERO)?;
+        self.notice_ended_helpers();
         self.check_slots();
         self.correct_drift();
         let above = self.reduce_budget();
