@@ -106,6 +106,11 @@ pub fn check() {
     }
 }
 
+/// What must hold of faults that wait for pages in transit.
+pub fn check_parked() {
+    THIS.get().iter().for_each(|this| this.pager.check_parked());
+}
+
 /// Pages over the limit that are allowed for a moment: memory of the pager's own that it has when it is counted. Each
 /// processor's zstd contexts alone are some 200.
 fn slack(limit: u64) -> u64 {

@@ -192,6 +192,7 @@ fn oracle(world: &World) {
     if !world.calm.get() && world.programs().iter().all(|p| !p.lives.get()) {
         world.be_calm();
     }
+    process::check_parked();
     if world.switches.get().is_multiple_of(CHECKED) {
         process::check();
     }
