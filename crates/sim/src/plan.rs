@@ -46,6 +46,9 @@ pub struct Plan {
     pub kill: Rate,
 }
 
+/// Faults of devices: first those that lose nothing, as what is not written stays where it is.
+const KINDS: [&str; 7] = ["write", "short", "read", "corrupt", "rot", "lost", "bad"];
+const HARMLESS: usize = 2;
 /// Slots of the smallest device.
 const CLUSTER: usize = 512;
 
@@ -178,15 +181,20 @@ fn devices(stream: &mut Stream, codec: Codec) -> Vec<DevicePlan> {
     devices.collect()
 }
 
+/// Half of the devices that fail lose nothing: where one page of a run may be lost, every lost page is taken for one.
 fn faults(stream: &mut Stream) -> String {
-    let kinds = ["read", "write", "short", "corrupt", "rot", "lost", "bad"];
+    let loses = stream.percent(50);
+    let (kinds, percent) = match loses {
+        true => (&KINDS[..], 35),
+        false => (&KINDS[..HARMLESS], 70),
+    };
     let mut all: Vec<String> = Vec::new();
     for kind in kinds {
-        if stream.percent(35) {
+        if stream.percent(percent) {
             all.push(format!("{kind}=1/{}", 20 << stream.below(6)));
         }
     }
-    if stream.percent(15) {
+    if loses && stream.percent(15) {
         all.push(format!("gone-after={}", 1 + stream.below(3000)));
     }
     if stream.percent(15) {
