@@ -150,6 +150,7 @@ impl ProgramThread {
         if left == 0 {
             return false;
         }
+        scheduler().begins();
         if mix.dies_after != 0 && done >= mix.dies_after {
             life::kill_program();
             scheduler().leave();
@@ -201,6 +202,7 @@ impl ProgramThread {
 
     /// Touches a page until that has come to something.
     fn touch(&mut self, at: usize, write: Option<Content>) {
+        scheduler().begins();
         loop {
             scheduler().step("touch", [at as u64, u64::from(write.is_some())]);
             let may = match memory(|memory| memory.get(at)) {
@@ -299,6 +301,7 @@ impl ProgramThread {
     }
 
     fn unmap(&mut self, run: Run) {
+        scheduler().begins();
         // SAFETY: as above.
         match unsafe { pager().munmap(run.0, run.1 * PAGE) } {
             Ok(()) => memory(|memory| memory.remove(run)),
@@ -461,6 +464,7 @@ impl ProgramThread {
 
     /// Brings a page in to be written, and pins it; whether it is.
     fn pin(&mut self, at: usize) -> bool {
+        scheduler().begins();
         loop {
             scheduler().step("pin", [at as u64, 0]);
             let pinned = pager().kernel().access(self.id, at, true, |frame| {

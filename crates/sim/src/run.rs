@@ -24,10 +24,11 @@ const BOUND: u64 = 5_000_000;
 const PATIENCE: u64 = 60_000_000_000;
 /// Nanoseconds of a whole run.
 const LONGEST: u64 = 1_500_000_000_000;
-/// Locks taken in a run that is long enough. Where a program fits badly its pager looks for victims in vain nearly all
-/// the time, and one such run would take as long as a hundred others.
+/// Locks taken in a run that is long enough, once each touch and each call has come to its end that was begun by then.
+/// Where a program fits badly its pager looks for victims in vain nearly all the time, and one such run would take as
+/// long as a hundred others.
 const ENOUGH: u64 = 200_000;
-/// Steps of one that is, once each page has come that was waited for by then.
+/// Steps of one that is, likewise.
 const LONG: u64 = 200_000;
 /// Processes that are killed in a run, at most.
 const MAX_KILLED: u32 = 3;
@@ -132,11 +133,11 @@ fn alone(budget: u64, config: Config) -> Joining {
 }
 
 impl World {
-    /// Whether a thread of a program waits for its page, or for another thread, since before a moment.
+    /// Whether a thread of a program is about something since before a moment. It may wait, or look again and again.
     fn any_waits_since(&self, moment: u64) -> bool {
         self.there().iter().any(|task| {
-            let waits = task.state.get() == State::Waits && task.role.get() == Role::Program;
-            waits && task.until.get() == 0 && task.since.get() < moment
+            let lives = task.state.get() != State::Free && task.role.get() == Role::Program;
+            lives && (1..moment).contains(&task.began.get())
         })
     }
 
@@ -147,12 +148,12 @@ impl World {
 
     /// Whether the run has been long enough.
     fn is_enough(&self) -> bool {
-        let long = self.steps.get() > LONG;
+        let long = self.steps.get() > LONG || self.locked.get() > ENOUGH;
         if long && self.long_since.get() == 0 {
             self.long_since.set(self.now.get());
         }
         let looks = self.switches.get().is_multiple_of(LOOKED);
-        self.locked.get() > ENOUGH || long && looks && !self.any_waits_since(self.long_since.get())
+        long && looks && !self.any_waits_since(self.long_since.get())
     }
 
     /// The run is over, for all processes.

@@ -157,6 +157,7 @@ impl Scheduler {
         task.role.set(role);
         task.process.set(process);
         task.cpu.set((id % 2) as u8);
+        task.began.set(0);
         task.idle.set(false);
         task.state.set(State::Ready);
         index
@@ -200,7 +201,6 @@ impl Scheduler {
         let me = &self.world.tasks.0[index];
         me.key.set(key);
         me.until.set(until);
-        me.since.set(self.world.now.get());
         me.woken.set(false);
         me.state.set(state);
         let held = locks::exchange(Default::default());
@@ -223,6 +223,11 @@ impl Scheduler {
             world.note(What::Switch, why, [0, 0]);
             self.gives_up(State::Ready, Key::Never, 0);
         }
+    }
+
+    /// The running thread of a program begins a touch or a call. What it began before has come to its end.
+    pub fn begins(&self) {
+        self.me().began.set(self.world.now.get());
     }
 
     /// A call: time passes, and others may run.
