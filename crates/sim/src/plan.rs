@@ -55,8 +55,7 @@ const CLUSTER: usize = 512;
 impl Plan {
     /// The plan of a seed.
     pub fn of(seed: u64, swarm: bool) -> Self {
-        let mut stream = Stream::new(seed, 0x71a9);
-        let stream = &mut stream;
+        let stream = &mut Stream::new(seed, 0x71a9);
         let forks = match stream.percent(20) {
             true => 1 + stream.below(5),
             false => 0,
@@ -64,6 +63,7 @@ impl Plan {
         let (pressed, budget) = budget(stream, forks);
         let codec = codec(stream);
         let devices = devices(stream, codec);
+        let noise = noise(stream, &devices);
         let mut sometimes = |percent: usize, most: u32| -> Rate {
             match !swarm && most < 4096 || stream.percent(percent) {
                 true => 1 + stream.below(most as usize) as Rate,
@@ -93,15 +93,13 @@ impl Plan {
             transfers: part(50, 4),
             forks,
             writes: 2 + part(75, 78),
+            noise,
             most: match forks {
                 0 => budget as usize * 3 / 2 + part(100, 2 * budget as usize),
                 _ if pressed => budget as usize * 3 / 4 + part(100, budget as usize),
                 _ => budget as usize / 3,
             },
-            dies_after: match part(15, 1500) {
-                after if swarm => after as u64,
-                _ => 0,
-            },
+            dies_after: u64::from(swarm) * part(15, 1500) as u64,
         };
         let supervised = stream.percent(60);
         let is_privileged = stream.percent(50);
@@ -179,6 +177,14 @@ fn devices(stream: &mut Stream, codec: Codec) -> Vec<DevicePlan> {
         faults: if fails { faults(stream) } else { String::new() },
     });
     devices.collect()
+}
+
+/// What compresses fits into the pool, and devices would stand idle.
+fn noise(stream: &mut Stream, devices: &[DevicePlan]) -> usize {
+    match devices.is_empty() {
+        true => 0,
+        false => [0, 50, 90][stream.below(3)],
+    }
 }
 
 /// Half of the devices that fail lose nothing: where one page of a run may be lost, every lost page is taken for one.

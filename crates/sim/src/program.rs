@@ -26,6 +26,8 @@ pub struct Mix {
     pub forks: usize,
     /// Writes among touches, in hundredths.
     pub writes: usize,
+    /// Noise among what touches write, in hundredths, beside what chance makes of it: pages that find no room in a pool.
+    pub noise: usize,
     /// The most pages of memory.
     pub most: usize,
     /// The thread that ends the program does it after so many operations of all; 0: none does.
@@ -54,7 +56,7 @@ thread_local! {
     /// That of this process.
     static PROGRAM: Program = const { Program {
         memory: RefCell::new(MemoryModel::new()),
-        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, writes: 0, most: 0, dies_after: 0 }),
+        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, writes: 0, noise: 0, most: 0, dies_after: 0 }),
         threads: Cell::new(0),
         left: Cell::new(0),
         done: Cell::new(0),
@@ -165,13 +167,13 @@ impl ProgramThread {
         } else if mix.forks > 0 && self.stream.below(1000) < mix.forks {
             self.fork();
         } else {
-            self.touches(mix.writes);
+            self.touches(mix.writes, mix.noise);
         }
         true
     }
 
     /// Touches some pages: one after the other, or here and there.
-    fn touches(&mut self, writes: usize) {
+    fn touches(&mut self, writes: usize, noise: usize) {
         let in_order = self.stream.percent(50);
         for _ in 0..16 {
             let next = self.scan + PAGE;
@@ -183,10 +185,11 @@ impl ProgramThread {
             let Some(at) = near.or(at) else { return };
             self.scan = at;
             let writes = near.map_or(writes, |_| writes.max(NEAR_WRITES));
-            let content = self
-                .stream
-                .percent(writes)
-                .then(|| Content::of(self.stream.number(), stamp()));
+            let content = match (self.stream.percent(writes), self.stream.percent(noise)) {
+                (false, _) => None,
+                (true, true) => Some(Content::Noise(stamp())),
+                (true, false) => Some(Content::of(self.stream.number(), stamp())),
+            };
             self.touch(at, content);
         }
     }
