@@ -394,6 +394,9 @@ impl ProgramThread {
         let (flags, to) = match target {
             Some(target) => {
                 memory(|memory| memory.claim(target, self.id));
+                // Others are to touch, just before, what is replaced: their faults are about other memory then.
+                world().near.set(target.0);
+                scheduler().is_tense();
                 (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, target.0)
             }
             None => (libc::MREMAP_MAYMOVE, 0),

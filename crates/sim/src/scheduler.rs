@@ -27,7 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Nanoseconds of a call.
 const CALL: u64 = 300;
 
-/// Steps after one that was disturbed in which others run often: what is done again is seldom thought of.
+/// Steps in which others run often, after one that was disturbed, as what is done again is seldom thought of; and of a
+/// call that others are to meet.
 const TENSE: u32 = 8;
 /// The rate of changes in these.
 const TENSE_RATE: Rate = 1 << 13;
@@ -246,8 +247,8 @@ impl Scheduler {
         }
     }
 
-    /// A call was disturbed.
-    pub fn is_disturbed(&self) {
+    /// A call was disturbed, or others are to meet one that comes.
+    pub fn is_tense(&self) {
         self.world.tense.set(TENSE);
     }
 
