@@ -24,11 +24,12 @@ const BOUND: u64 = 5_000_000;
 const PATIENCE: u64 = 60_000_000_000;
 /// Nanoseconds of a whole run.
 const LONGEST: u64 = 1_500_000_000_000;
-/// Locks taken in a run that is long enough, once each touch and each call has come to its end that was begun by then.
-/// Where a program fits badly its pager looks for victims in vain nearly all the time, and one such run would take as
-/// long as a hundred others.
+/// Locks taken in a run that is long enough, if no touch and no call takes more than this many nanoseconds: what never
+/// ends is to be seen. Where a program fits badly its pager looks for victims in vain nearly all the time, and one such
+/// run would take as long as a hundred others.
 const ENOUGH: u64 = 200_000;
-/// Steps of one that is, likewise.
+const SLOW: u64 = 2_000_000_000;
+/// Steps of one that is, once each touch and each call has come to its end that was begun by then.
 const LONG: u64 = 200_000;
 /// Processes that are killed in a run, at most.
 const MAX_KILLED: u32 = 3;
@@ -148,12 +149,14 @@ impl World {
 
     /// Whether the run has been long enough.
     fn is_enough(&self) -> bool {
-        let long = self.steps.get() > LONG || self.locked.get() > ENOUGH;
+        let long = self.steps.get() > LONG;
         if long && self.long_since.get() == 0 {
             self.long_since.set(self.now.get());
         }
         let looks = self.switches.get().is_multiple_of(LOOKED);
-        long && looks && !self.any_waits_since(self.long_since.get())
+        let slow = self.now.get().saturating_sub(SLOW);
+        let enough = self.locked.get() > ENOUGH && looks && !self.any_waits_since(slow);
+        enough || long && looks && !self.any_waits_since(self.long_since.get())
     }
 
     /// The run is over, for all processes.
