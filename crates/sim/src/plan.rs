@@ -48,14 +48,16 @@ pub struct Plan {
     pub kill_child: Rate,
 }
 
+/// Faults of devices: first those that lose nothing, as what is not written stays where it is.
+const KINDS: [&str; 7] = ["write", "short", "read", "corrupt", "rot", "lost", "bad"];
+const HARMLESS: usize = 2;
 /// Slots of the smallest device.
 const CLUSTER: usize = 512;
 
 impl Plan {
     /// The plan of a seed.
     pub fn of(seed: u64, swarm: bool) -> Self {
-        let mut stream = Stream::new(seed, 0x71a9);
-        let stream = &mut stream;
+        let stream = &mut Stream::new(seed, 0x71a9);
         let forks = match stream.percent(20) {
             true => 1 + stream.below(5),
             false => 0,
@@ -63,6 +65,7 @@ impl Plan {
         let (pressed, budget) = budget(stream, forks);
         let codec = codec(stream);
         let devices = devices(stream, codec);
+        let noise = noise(stream, &devices);
         let mut sometimes = |percent: usize, most: u32| -> Rate {
             match !swarm && most < 4096 || stream.percent(percent) {
                 true => 1 + stream.below(most as usize) as Rate,
@@ -90,7 +93,7 @@ impl Plan {
         let kill = one_of(stream, 30, 1, 4);
         let operations = 150 + stream.below(700) as u64;
         let mix = Mix {
-            execs: match supervised && stream.percent(40) {
+            execs: match supervised && stream.percent(25) {
                 true => 1 + stream.below(6),
                 false => 0,
             },
@@ -98,6 +101,7 @@ impl Plan {
                 true => 1 + stream.below(80),
                 false => 0,
             },
+            noise,
             ..mix
         };
         let kill_child = one_of(stream, 70, 64, 7);
@@ -173,15 +177,13 @@ fn mix(stream: &mut Stream, swarm: bool, (forks, pressed): (usize, bool), budget
         execs: 0,
         vforks: 0,
         writes: 2 + part(75, 78),
+        noise: 0,
         most: match forks {
             0 => budget * 3 / 2 + part(100, 2 * budget),
             _ if pressed => budget * 3 / 4 + part(100, budget),
             _ => budget / 3,
         },
-        dies_after: match part(15, 1500) {
-            after if swarm => after as u64,
-            _ => 0,
-        },
+        dies_after: u64::from(swarm) * part(15, 1500) as u64,
     }
 }
 
@@ -213,15 +215,28 @@ fn devices(stream: &mut Stream, codec: Codec) -> Vec<DevicePlan> {
     devices.collect()
 }
 
+/// What compresses fits into the pool, and devices would stand idle.
+fn noise(stream: &mut Stream, devices: &[DevicePlan]) -> usize {
+    match devices.is_empty() {
+        true => 0,
+        false => [0, 0, 50, 90][stream.below(4)],
+    }
+}
+
+/// Half of the devices that fail lose nothing: where one page of a run may be lost, every lost page is taken for one.
 fn faults(stream: &mut Stream) -> String {
-    let kinds = ["read", "write", "short", "corrupt", "rot", "lost", "bad"];
+    let loses = stream.percent(50);
+    let (kinds, percent) = match loses {
+        true => (&KINDS[..], 35),
+        false => (&KINDS[..HARMLESS], 70),
+    };
     let mut all: Vec<String> = Vec::new();
     for kind in kinds {
-        if stream.percent(35) {
+        if stream.percent(percent) {
             all.push(format!("{kind}=1/{}", 20 << stream.below(6)));
         }
     }
-    if stream.percent(15) {
+    if loses && stream.percent(15) {
         all.push(format!("gone-after={}", 1 + stream.below(3000)));
     }
     if stream.percent(15) {

@@ -31,6 +31,8 @@ pub struct Mix {
     pub vforks: usize,
     /// Writes among touches, in hundredths.
     pub writes: usize,
+    /// Noise among what touches write, in hundredths, beside what chance makes of it: pages that find no room in a pool.
+    pub noise: usize,
     /// The most pages of memory.
     pub most: usize,
     /// The thread that ends the program does it after so many operations of all; 0: none does.
@@ -59,7 +61,7 @@ thread_local! {
     /// That of this process.
     static PROGRAM: Program = const { Program {
         memory: RefCell::new(MemoryModel::new()),
-        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, execs: 0, vforks: 0, writes: 0, most: 0, dies_after: 0 }),
+        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, execs: 0, vforks: 0, writes: 0, noise: 0, most: 0, dies_after: 0 }),
         threads: Cell::new(0),
         left: Cell::new(0),
         done: Cell::new(0),
@@ -131,7 +133,7 @@ pub fn handle_signal() {
     let mix = with(|program| program.mix.get());
     match handler.stream.below(4) {
         0 => handler.call(),
-        _ => handler.touches(mix.writes),
+        _ => handler.touches(mix.writes, mix.noise),
     }
 }
 
@@ -175,6 +177,7 @@ impl ProgramThread {
         if left == 0 {
             return false;
         }
+        scheduler().begins();
         if mix.dies_after != 0 && done >= mix.dies_after {
             life::kill_program();
             scheduler().leave();
@@ -193,13 +196,13 @@ impl ProgramThread {
         } else if mix.vforks > 0 && self.stream.below(1000) < mix.vforks {
             self.vfork(mix);
         } else {
-            self.touches(mix.writes);
+            self.touches(mix.writes, mix.noise);
         }
         true
     }
 
     /// Touches some pages: one after the other, or here and there.
-    fn touches(&mut self, writes: usize) {
+    fn touches(&mut self, writes: usize, noise: usize) {
         let in_order = self.stream.percent(50);
         for _ in 0..16 {
             let next = self.scan + PAGE;
@@ -211,10 +214,11 @@ impl ProgramThread {
             let Some(at) = near.or(at) else { return };
             self.scan = at;
             let writes = near.map_or(writes, |_| writes.max(NEAR_WRITES));
-            let content = self
-                .stream
-                .percent(writes)
-                .then(|| Content::of(self.stream.number(), stamp()));
+            let content = match (self.stream.percent(writes), self.stream.percent(noise)) {
+                (false, _) => None,
+                (true, true) => Some(Content::Noise(stamp())),
+                (true, false) => Some(Content::of(self.stream.number(), stamp())),
+            };
             self.touch(at, content);
         }
     }
@@ -230,6 +234,7 @@ impl ProgramThread {
 
     /// Touches a page until that has come to something.
     fn touch(&mut self, at: usize, write: Option<Content>) {
+        scheduler().begins();
         loop {
             scheduler().step("touch", [at as u64, u64::from(write.is_some())]);
             let may = match memory(|memory| memory.get(at)) {
@@ -333,6 +338,7 @@ impl ProgramThread {
     }
 
     fn unmap(&mut self, run: Run) {
+        scheduler().begins();
         // SAFETY: as above.
         match unsafe { pager().munmap(run.0, run.1 * PAGE) } {
             Ok(()) => memory(|memory| memory.remove(run)),
@@ -422,6 +428,9 @@ impl ProgramThread {
         let (flags, to) = match target {
             Some(target) => {
                 memory(|memory| memory.claim(target, self.id));
+                // Others are to touch, just before, what is replaced: their faults are about other memory then.
+                world().near.set(target.0);
+                scheduler().is_tense();
                 (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, target.0)
             }
             None => (libc::MREMAP_MAYMOVE, 0),
@@ -495,6 +504,7 @@ impl ProgramThread {
 
     /// Brings a page in to be written, and pins it; whether it is.
     fn pin(&mut self, at: usize) -> bool {
+        scheduler().begins();
         loop {
             scheduler().step("pin", [at as u64, 0]);
             let pinned = pager().kernel().access(self.id, at, true, |frame| {
@@ -581,7 +591,7 @@ impl ProgramThread {
                 match child.stream.below(8) {
                     0 => child.map(mix.most / 8),
                     1..6 => child.call(),
-                    _ => child.touches(mix.writes),
+                    _ => child.touches(mix.writes, mix.noise),
                 }
             }
         });

@@ -25,10 +25,12 @@ const BOUND: u64 = 5_000_000;
 const PATIENCE: u64 = 60_000_000_000;
 /// Nanoseconds of a whole run.
 const LONGEST: u64 = 1_500_000_000_000;
-/// Locks taken in a run that is long enough. Where a program fits badly its pager looks for victims in vain nearly all
-/// the time, and one such run would take as long as a hundred others.
+/// Locks taken in a run that is long enough, if no touch and no call takes more than this many nanoseconds: what never
+/// ends is to be seen. Where a program fits badly its pager looks for victims in vain nearly all the time, and one such
+/// run would take as long as a hundred others.
 const ENOUGH: u64 = 200_000;
-/// Steps of one that is, once each page has come that was waited for by then.
+const SLOW: u64 = 2_000_000_000;
+/// Steps of one that is, once each touch and each call has come to its end that was begun by then.
 const LONG: u64 = 200_000;
 /// Processes that are killed in a run, at most.
 const MAX_KILLED: u32 = 3;
@@ -36,6 +38,8 @@ const MAX_KILLED: u32 = 3;
 const LOOKED: u64 = 64;
 /// Changes of the thread that runs, from one look at all invariants to the next.
 const CHECKED: u64 = 1024;
+/// Changes of the thread that runs between two looks at parked faults.
+const PARKED: u64 = 16;
 
 static DEVICES: Mutex<Vec<Arc<dyn Store>>> = Mutex::new(Vec::new());
 
@@ -138,11 +142,11 @@ fn alone(budget: u64, config: Config) -> Joining {
 }
 
 impl World {
-    /// Whether a thread of a program waits for its page, or for another thread, since before a moment.
+    /// Whether a thread of a program is about something since before a moment. It may wait, or look again and again.
     fn any_waits_since(&self, moment: u64) -> bool {
         self.there().iter().any(|task| {
-            let waits = task.state.get() == State::Waits && task.role.get() == Role::Program;
-            waits && task.until.get() == 0 && task.since.get() < moment
+            let lives = task.state.get() != State::Free && task.role.get() == Role::Program;
+            lives && (1..moment).contains(&task.began.get())
         })
     }
 
@@ -158,7 +162,9 @@ impl World {
             self.long_since.set(self.now.get());
         }
         let looks = self.switches.get().is_multiple_of(LOOKED);
-        self.locked.get() > ENOUGH || long && looks && !self.any_waits_since(self.long_since.get())
+        let slow = self.now.get().saturating_sub(SLOW);
+        let enough = self.locked.get() > ENOUGH && looks && !self.any_waits_since(slow);
+        enough || long && looks && !self.any_waits_since(self.long_since.get())
     }
 
     /// The run is over, for all processes.
@@ -202,6 +208,9 @@ fn oracle(world: &World) {
     }
     if !world.calm.get() && world.programs().iter().all(|p| !p.lives.get()) {
         world.be_calm();
+    }
+    if world.switches.get().is_multiple_of(PARKED) {
+        process::check_parked();
     }
     if world.switches.get().is_multiple_of(CHECKED) {
         process::check();

@@ -27,7 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Nanoseconds of a call.
 const CALL: u64 = 300;
 
-/// Steps after one that was disturbed in which others run often: what is done again is seldom thought of.
+/// Steps in which others run often, after one that was disturbed, as what is done again is seldom thought of; and of a
+/// call that others are to meet.
 const TENSE: u32 = 8;
 /// The rate of changes in these.
 const TENSE_RATE: Rate = 1 << 13;
@@ -174,6 +175,7 @@ impl Scheduler {
         // A child is the program that its parent is.
         task.image.set(self.image());
         task.cpu.set((id % 2) as u8);
+        task.began.set(0);
         task.idle.set(false);
         task.child.set(0);
         task.robust.set(0);
@@ -220,7 +222,6 @@ impl Scheduler {
         let me = &self.world.tasks.0[index];
         me.key.set(key);
         me.until.set(until);
-        me.since.set(self.world.now.get());
         me.woken.set(false);
         me.state.set(state);
         let held = locks::exchange(Default::default());
@@ -243,6 +244,11 @@ impl Scheduler {
             world.note(What::Switch, why, [0, 0]);
             self.gives_up(State::Ready, Key::Never, 0);
         }
+    }
+
+    /// The running thread of a program begins a touch or a call. What it began before has come to its end.
+    pub fn begins(&self) {
+        self.me().began.set(self.world.now.get());
     }
 
     /// A call: time passes, and others may run.
@@ -294,8 +300,8 @@ impl Scheduler {
         });
     }
 
-    /// A call was disturbed.
-    pub fn is_disturbed(&self) {
+    /// A call was disturbed, or others are to meet one that comes.
+    pub fn is_tense(&self) {
         self.world.tense.set(TENSE);
     }
 

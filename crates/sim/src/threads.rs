@@ -160,7 +160,7 @@ impl Threads for SimThreads {
         if strikes {
             // Faults in another order are nothing that is done again, and come all the time.
             if disturbance != Disturbance::Order {
-                scheduler().is_disturbed();
+                scheduler().is_tense();
             }
             world().note(What::Struck, name_of(call), [disturbance as u64, 0]);
         }

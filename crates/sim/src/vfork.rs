@@ -49,7 +49,7 @@ pub fn goes_on() {
     }
     let key = Key::Child(me.id.get());
     let waiting = world().there().iter().filter(|task| task.key.get() == key);
-    waiting.for_each(|task| task.since.set(world().now.get()));
+    waiting.for_each(|task| task.began.set(world().now.get()));
 }
 
 /// SIGKILL to a child of this process's, if there is one.

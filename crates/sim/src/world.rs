@@ -104,8 +104,8 @@ pub struct Task {
     pub key: Cell<Key>,
     /// The end of its wait; 0: for ever.
     pub until: Cell<u64>,
-    /// The moment since which it is in this state.
-    pub since: Cell<u64>,
+    /// The moment at which its program's thread began what it is about: a touch, or a call. 0: nothing yet.
+    pub began: Cell<u64>,
     /// Flag: it was woken, not timed out.
     pub woken: Cell<bool>,
     /// Steps of others when it last tried or looked; news, where it waits for those.

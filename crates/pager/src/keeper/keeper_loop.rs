@@ -58,13 +58,13 @@ struct KeeperTurn {
     quiet: Duration,
 }
 
-impl<K: Kernel> Pager<K> {
-    /// The keeper's work, for ever.
-    pub fn run(&'static self, keeper: Keeper<K>) -> ! {
-        let now = self.kernel.now();
-        let mut turn = KeeperTurn {
-            worker: Worker::new(&self.kernel),
-            contention: CpuContention::new(&self.kernel),
+impl KeeperTurn {
+    /// Before the first turn.
+    fn new(kernel: &impl Kernel) -> Self {
+        let now = kernel.now();
+        Self {
+            worker: Worker::new(kernel),
+            contention: CpuContention::new(kernel),
             pressure: pressure::PressureWindow::default(),
             seen: 0,
             served: 0,
@@ -74,7 +74,14 @@ impl<K: Kernel> Pager<K> {
             measured: now,
             heard: now,
             quiet: QUIET,
-        };
+        }
+    }
+}
+
+impl<K: Kernel> Pager<K> {
+    /// The keeper's work, for ever.
+    pub fn run(&'static self, keeper: Keeper<K>) -> ! {
+        let mut turn = KeeperTurn::new(&self.kernel);
         let task = self.kernel.thread();
         self.lifecycle.keeper_begins(task);
         self.follow_user_change(&keeper);
@@ -261,5 +268,29 @@ impl<K: Kernel> Keeper<K> {
                 break;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::machine::Machine;
+    use ebb_sys::userfaultfd::Fault;
+
+    /// Where a device goes and its pages take room in memory, the keeper evicts, and so comes by faults of others: on
+    /// pages whose transit it ended.
+    #[test]
+    fn faults_that_the_keeper_took_over_are_served_by_the_end_of_its_turn() {
+        let mut machine = Machine::new(1024);
+        let page = machine.map(1);
+        machine.write(page, 5);
+        machine.evict(page);
+        assert!(machine.kernel.touch(7, page, None).is_err(), "it is out");
+        let mut buffer = [Fault::default(); 1];
+        let faults = machine.kernel.read_faults(&mut buffer).expect("it waits");
+        let mut turn = KeeperTurn::new(machine.kernel);
+        turn.worker.unpark(&mut faults.to_vec());
+        machine.pager.keeper_turn(&machine.keeper, &mut turn);
+        assert_eq!(machine.kernel.touch(7, page, None).ok(), Some(5));
     }
 }

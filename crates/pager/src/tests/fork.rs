@@ -3,6 +3,7 @@
 use super::machine::Machine;
 use crate::process::shared_pages::Sharing;
 use ebb_memory_kernel::PAGE;
+use ebb_sys::userfaultfd::Fault;
 
 /// Forks as the program's thread and the keeper do together.
 fn fork(machine: &mut Machine) {
@@ -112,4 +113,18 @@ fn what_is_pinned_is_written_without_service() {
     assert!(faults(&machine) > before, "the rest is protected");
     machine.read_all();
     machine.check();
+}
+
+/// It would wake them, at addresses where it has something else by then. Nothing is in transit at a fork, but memory
+/// that `mremap` has just moved may be waited for.
+#[test]
+fn a_forked_child_has_no_parked_faults() {
+    let mut machine = Machine::new(2048);
+    written(&mut machine, 64, 1);
+    let (pager, process) = (machine.pager, machine.process);
+    while !process.quiesce(&mut machine.worker, &mut None) {}
+    let (mut locked, slot) = pager.reserve_quiescent(process).expect("quiescent");
+    locked.parked.park_early(Fault::default());
+    pager.reset_in_child(locked, slot);
+    assert!(pager.lock_service().parked.take_early().is_empty());
 }
