@@ -700,6 +700,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             (m.in_child, m.locked) = (was.in_child, was.locked);
         });
         for done in (0..old_len.min(new_len)).step_by(PAGE) {
+            if tables.poisoned.remove(&(old + done)) {
+                tables.poisoned.insert(to + done);
+            }
             if let Some(mut page) = tables.pages.remove(old + done) {
                 page.protected = false;
                 tables.pages.insert(to + done, page);
@@ -728,7 +731,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                 if advice == libc::MADV_DONTNEED && !tables.all(addr, len, |m| !m.locked) {
                     return Err(Errno(libc::EINVAL));
                 }
-                pages_of(addr, len).for_each(|at| drop(tables.pages.remove(at)));
+                // A page that was poisoned reads as zeros, too.
+                for at in pages_of(addr, len) {
+                    tables.pages.remove(at);
+                    tables.poisoned.remove(&at);
+                }
             }
             libc::MADV_DONTFORK => tables.change(addr, len, |m| m.in_child = InChild::Absent),
             libc::MADV_DOFORK | libc::MADV_KEEPONFORK => {

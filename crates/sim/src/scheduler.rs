@@ -60,6 +60,8 @@ pub struct Scheduler {
     born: Cell<Option<usize>>,
     /// Flag: the running thread is one of these, not the loop that picks.
     inside: Cell<bool>,
+    /// Flag: the thread that runs was resumed to try once more to take a lock.
+    tries: Cell<bool>,
     /// Looked at now and then, between two steps.
     oracle: OnceLock<fn(&World)>,
     /// Runs as the process ends.
@@ -95,6 +97,7 @@ pub fn begin(world: &'static World, rates: Rates, oracle: fn(&World), at_end: fn
         yielders: [const { Cell::new(std::ptr::null()) }; MAX_TASKS],
         born: Cell::new(None),
         inside: Cell::new(false),
+        tries: Cell::new(false),
         oracle: OnceLock::from(oracle),
         at_end: OnceLock::from(at_end),
         handler: OnceLock::new(),
@@ -112,6 +115,7 @@ impl ebb_engine::sync::simulated::Scheduler for Locks {
     fn before_lock(&self) {
         let scheduler = scheduler();
         scheduler.world.locked.set(scheduler.world.locked.get() + 1);
+        scheduler.has_tried();
         if scheduler.inside.get() && scheduler.world.strikes(scheduler.rates.get().lock) {
             scheduler.pause("lock");
         }
@@ -119,6 +123,7 @@ impl ebb_engine::sync::simulated::Scheduler for Locks {
     fn lock_taken(&self) {
         let scheduler = scheduler();
         assert!(scheduler.inside.get(), "a lock is taken, and nobody runs");
+        scheduler.tries.set(false);
         let me = scheduler.me();
         me.looked.set(scheduler.world.progress.get());
         scheduler.gives_up(State::Tries, Key::Never, 0);
@@ -451,6 +456,13 @@ impl Scheduler {
         }
     }
 
+    /// A thread that tried to take a lock has it, and may have given up others since: those who wait may try again.
+    fn has_tried(&self) {
+        if self.tries.take() {
+            self.world.progress.set(self.world.progress.get() + 1);
+        }
+    }
+
     fn resume(&self) {
         let world = self.world;
         let index = world.current.get();
@@ -458,6 +470,7 @@ impl Scheduler {
         if !matches!(task.state.get(), State::Tries | State::Looks) {
             world.progress.set(world.progress.get() + 1);
         }
+        self.tries.set(task.state.get() == State::Tries);
         task.state.set(State::Ready);
         world.switches.set(world.switches.get() + 1);
         world.note(What::Switch, "runs", [index as u64, 0]);
@@ -468,6 +481,7 @@ impl Scheduler {
         };
         self.inside.set(true);
         thread.resume(());
+        self.has_tried();
         self.inside.set(false);
         let place = self.born.take();
         let gone = self.threads[place.unwrap_or(index)].replace(Some(thread));
