@@ -43,11 +43,7 @@ type Done = (usize, Result<(), Errno>);
 impl<T: Threads> MemoryKernel<T> {
     /// A process that has no memory yet.
     pub fn new(threads: T) -> Self {
-        Self {
-            threads,
-            tables: Mutex::default(),
-            children: Mutex::default(),
-        }
+        Self::of_image(threads, 0)
     }
 
     /// The same, of a process that was so many other programs before.

@@ -154,7 +154,7 @@ impl<K: Kernel> Simulated<K> {
     }
 
     /// The invariant of parked faults alone, unless another thread has the state. It takes little, and is to be looked
-    /// at after each step: the next end of a transit takes over faults that one left behind.
+    /// at often: the next end of a transit takes over faults that one left behind.
     pub fn check_parked(&'static self) {
         if let Some(state) = self.pager.try_lock_service() {
             state.parked.check(state.pages.map());

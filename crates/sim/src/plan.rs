@@ -58,10 +58,7 @@ impl Plan {
     /// The plan of a seed.
     pub fn of(seed: u64, swarm: bool) -> Self {
         let stream = &mut Stream::new(seed, 0x71a9);
-        let forks = match stream.percent(20) {
-            true => 1 + stream.below(5),
-            false => 0,
-        };
+        let forks = up_to(stream, 20, 5);
         let (pressed, budget) = budget(stream, forks);
         let codec = codec(stream);
         let devices = devices(stream, codec);
@@ -93,14 +90,11 @@ impl Plan {
         let kill = one_of(stream, 30, 1, 4);
         let operations = 150 + stream.below(700) as u64;
         let mix = Mix {
-            execs: match supervised && stream.percent(25) {
-                true => 1 + stream.below(6),
+            execs: match supervised {
+                true => up_to(stream, 25, 6),
                 false => 0,
             },
-            vforks: match stream.percent(30) {
-                true => 1 + stream.below(80),
-                false => 0,
-            },
+            vforks: up_to(stream, 30, 80),
             noise,
             ..mix
         };
@@ -132,7 +126,7 @@ impl Plan {
         let fails = self.devices.iter().any(|d| !d.faults.is_empty());
         // Noise does not compress. Two children may copy what their parent has, and each has children of its own.
         let processes = if self.mix.forks > 0 { 6 } else { 2 };
-        // What a former program has goes a moment later.
+        // The memory of a former program goes a moment later.
         let processes = processes << usize::from(self.mix.execs > 0);
         fails || self.disturbances.no_page > 0 || room < processes * self.mix.most
     }
@@ -145,6 +139,14 @@ impl Plan {
                 .any(|f| d.faults.contains(f))
         };
         self.devices.iter().any(loses)
+    }
+}
+
+/// In so many of a hundred plans, a number from 1 to `most`; 0 in the others.
+fn up_to(stream: &mut Stream, percent: usize, most: usize) -> usize {
+    match stream.percent(percent) {
+        true => 1 + stream.below(most),
+        false => 0,
     }
 }
 
@@ -164,7 +166,7 @@ fn budget(stream: &mut Stream, forks: usize) -> (bool, u64) {
     (pressed, [512, 768, 1024, 2048][stream.below(4)] * copies)
 }
 
-/// What a program does that forks so often, or not.
+/// The work of a program that forks so often, or not.
 fn mix(stream: &mut Stream, swarm: bool, (forks, pressed): (usize, bool), budget: usize) -> Mix {
     let mut part = |percent: usize, most: usize| match swarm && !stream.percent(percent) {
         true => 0,

@@ -101,12 +101,7 @@ pub fn run(seed: u64, number: u64) {
         stream: Stream::new(seed, number),
         scan: 0,
     };
-    if number == 0 {
-        thread.begin();
-    }
-    while !pager().pages() {
-        rest(Duration::from_micros(20));
-    }
+    begin(number == 0);
     while thread.operation() {}
     let left = with(|program| {
         program.threads.set(program.threads.get() - 1);
@@ -134,6 +129,16 @@ pub fn handle_signal() {
     match handler.stream.below(4) {
         0 => handler.call(),
         _ => handler.touches(mix.writes, mix.noise),
+    }
+}
+
+/// A thread of a program begins, of which it may be the first: once its memory is paged.
+fn begin(is_first: bool) {
+    if is_first {
+        pager().start_first_keeper();
+    }
+    while !pager().pages() {
+        rest(Duration::from_micros(20));
     }
 }
 
@@ -549,11 +554,6 @@ impl ProgramThread {
         life::kill_program();
     }
 
-    /// The first thread of a program begins.
-    fn begin(&self) {
-        pager().start_first_keeper();
-    }
-
     /// The process becomes another program, which this thread begins.
     fn exec(&mut self) {
         if !process::may_exec() {
@@ -572,10 +572,7 @@ impl ProgramThread {
             scheduler().spawn(Role::Program, move || run(seed, number));
         }
         self.stream = Stream::new(seed, 0);
-        self.begin();
-        while !pager().pages() {
-            rest(Duration::from_micros(20));
-        }
+        begin(true);
     }
 
     /// A child in the same memory touches it and makes calls. What it has claimed when it is killed stays so for ever.

@@ -68,7 +68,7 @@ int main(int argc, char **argv)
 			waits[count++] = (float)(took * 1e6);
 	}
 	over = 1;
-	if (count < 100)
+	if (count < 333 * atof(argv[3]))
 		return 3;
 	qsort(waits, count, sizeof *waits, longer);
 	printf("%.0f\n", waits[count * 99 / 100]);

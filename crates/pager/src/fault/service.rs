@@ -179,9 +179,7 @@ impl<K: Kernel> FaultService<K> {
     /// One turn of a service thread: reads faults and serves them, or waits for some. One that is replaced reads none.
     fn service_turn(&self, me: &Holder, turn: &mut ServiceTurn) {
         // Faults that were put down are known to nobody else.
-        if turn.worker.deferred() == 0 {
-            self.services.until_woken(me);
-        }
+        self.services.until_woken(me, turn.worker.deferred() > 0);
         if me.is_replaced() {
             return self.serve_left(turn);
         }

@@ -205,13 +205,13 @@ impl<K: Kernel> Services<K> {
         holder
     }
 
-    /// Sleeps until woken, or replaced.
-    pub fn until_woken(&self, holder: &Holder) {
+    /// Follows the program's user, and sleeps until woken or replaced; not if it is `busy`.
+    pub fn until_woken(&self, holder: &Holder, busy: bool) {
         let service = holder.service;
         loop {
             let seen = service.news.load(SeqCst);
             self.kernel.follow_user();
-            if self.is_awake(service) || holder.is_replaced() {
+            if busy || self.is_awake(service) || holder.is_replaced() {
                 return;
             }
             self.kernel.wait_word(&service.news, seen, None);
@@ -325,7 +325,7 @@ impl<K: Kernel> Services<K> {
             self.wake(me.service);
         }
         self.competes(me);
-        self.until_woken(me);
+        self.until_woken(me, false);
         true
     }
 

@@ -318,10 +318,9 @@ fn top(number: usize) -> usize {
 fn new_number() -> Option<usize> {
     let (number, was_used) = REGISTRY.free_number()?;
     if was_used {
-        let bytes = LAUNCH.template.get().expect("there are areas").bytes();
-        let start = LAUNCH.block_area.load(SeqCst) + number * bytes;
+        let (template, start) = block_place(number);
         // SAFETY: the bytes of one block, in which another task's thread-locals were. It has ended, says the kernel.
-        unsafe { (start as *mut u8).write_bytes(0, bytes) };
+        unsafe { (start as *mut u8).write_bytes(0, template.bytes()) };
     }
     Some(number)
 }
@@ -331,9 +330,16 @@ fn new_number() -> Option<usize> {
 /// # Safety
 /// No task uses it, and there are areas.
 unsafe fn block(number: usize) -> usize {
-    let template = LAUNCH.template.get().expect("there are areas");
+    let (template, start) = block_place(number);
     // SAFETY: by the caller's contract.
-    unsafe { template.write(LAUNCH.block_area.load(SeqCst) + number * template.bytes()) }
+    unsafe { template.write(start) }
+}
+
+/// The pattern of control blocks, and where this number's begins.
+fn block_place(number: usize) -> (&'static Template, usize) {
+    let template = LAUNCH.template.get().expect("there are areas");
+    let start = LAUNCH.block_area.load(SeqCst) + number * template.bytes();
+    (template, start)
 }
 
 /// Waits for the go-between, which has ended.
