@@ -255,17 +255,33 @@ fn strip_library() -> Result<()> {
     Ok(())
 }
 
+const RELEASE: [&str; 2] = ["build", "--release"];
+
 /// Builds `ebb` and its library for release, with a copy of the library inside; returns the command's path.
 ///
 /// # Errors
 /// The build failed.
 pub fn build_release() -> Result<PathBuf> {
-    let build = [&["build", "--release"], &tested::PACKAGES[..]].concat();
-    cargo(&[&build[..], &["--lib"]].concat())?;
-    strip_library()?;
+    release_library()?;
+    release_commands()
+}
+
+/// Builds the library for release, of which builds of the command hold a copy.
+///
+/// # Errors
+/// The build failed.
+pub fn release_library() -> Result<()> {
+    cargo(&[&RELEASE[..], &tested::PACKAGES, &["--lib"]].concat())?;
+    strip_library()
+}
+
+/// Builds the commands for release, once there is the library; returns the path of `ebb`.
+///
+/// # Errors
+/// The build failed.
+pub fn release_commands() -> Result<PathBuf> {
     let status = Command::new("cargo")
-        .args(build)
-        .arg("--bins")
+        .args([&RELEASE[..], &tested::PACKAGES, &["--bins"]].concat())
         .env(EMBED, library())
         .current_dir(tools::project())
         .stdin(Stdio::null())

@@ -47,14 +47,12 @@ const UNITS: &[&str] = &["--workspace", "--lib", "--bins"];
 /// Models of every interleaving, with loom's locks and atomics.
 const MODELS: &[&str] = &["-p", "ebb-engine", "-p", "ebb-tree", "--release", "--lib"];
 
-/// The test that measures code of its own: it is built as that is released.
-const COSTS: &[&str] = &["-p", "ebb-lab", "--release", "--test", "costs"];
-
 /// The packages that test the command. Their tests are built without optimisation, which takes a tenth of the time.
 const REAL: [&str; 2] = ["ebb", "preload"];
 
 /// Programs that measure: nothing runs beside them.
-const QUIET: [&str; 7] = [
+const QUIET: [&str; 8] = [
+    "costs",
     "ebb_stores",
     "lab",
     "runs",
@@ -65,7 +63,8 @@ const QUIET: [&str; 7] = [
 ];
 
 /// Those that measure how fast the command is, or test how it is packed: not run with checks.
-const RELEASED: [&str; 6] = [
+const RELEASED: [&str; 7] = [
+    "costs",
     "start",
     "scale",
     "workloads",
@@ -106,31 +105,39 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn full(&self) -> Result<()> {
-        let (ours, models, costs) = thread::scope(|scope| {
+        let (ours, models) = thread::scope(|scope| {
             // It waits for the network, and for disks.
             scope.spawn(|| setup::install(setup::Extent::Full));
-            setup::build_release()?;
-            let library = (setup::EMBED, setup::library().into());
-            let target = tools::project().join("target/loom");
-            let loom = [
-                ("RUSTFLAGS", "--cfg loom".into()),
-                // Models are as fast without, and built sooner.
-                ("CARGO_PROFILE_RELEASE_LTO", "off".into()),
-                ("CARGO_TARGET_DIR", target.into()),
-            ];
-            let ours = self.build(ALL, &[library]);
-            let models = self.build(MODELS, &loom);
-            anyhow::Ok((ours, models, self.build(COSTS, &[])))
+            // In directories of their own, so that builds need not wait for each other: the linker of one has but
+            // one processor.
+            let models = scope.spawn(|| self.models());
+            setup::release_library()?;
+            let commands = scope.spawn(setup::release_commands);
+            let ours = self.build(ALL, &[(setup::EMBED, setup::library().into())]);
+            commands.join().expect("a panic has been told")?;
+            anyhow::Ok((ours, models.join().expect("a panic has been told")))
         })?;
         let ours = ours.into_iter().map(|run| testing("release", run));
         let (quiet, ours): (Vec<_>, Vec<_>) = ours.partition(|run| is_of(&run.program, &QUIET));
         let (real, units): (Vec<_>, Vec<_>) = ours.into_iter().partition(|r| is_real(&r.program));
-        let models = models.into_iter().map(|mut run| {
-            run.filters.push("loom".into());
-            run
-        });
         self.side_by_side(real.into_iter().chain(units).chain(models).collect())?;
-        self.one_by_one(quiet.into_iter().chain(costs))
+        self.one_by_one(quiet)
+    }
+
+    /// Models of every interleaving.
+    fn models(&self) -> Vec<Run> {
+        let target = tools::project().join("target/loom");
+        let variables = [
+            ("RUSTFLAGS", "--cfg loom".into()),
+            // Models are as fast without, and built sooner.
+            ("CARGO_PROFILE_RELEASE_LTO", "off".into()),
+            ("CARGO_TARGET_DIR", target.into()),
+        ];
+        let mut models = self.build(MODELS, &variables);
+        for run in &mut models {
+            run.filters.push("loom".into());
+        }
+        models
     }
 
     /// Real programs alone, by the command that is built with checks.

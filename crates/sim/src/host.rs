@@ -1,4 +1,4 @@
-//! Limits of the host for processes of a simulation.
+//! What processes of a simulation have of the host: a limit of time, and descriptors.
 
 /// Seconds of a processor that a process may take.
 pub const LIMIT: i64 = 60;
@@ -15,4 +15,10 @@ pub fn limit_time() {
     };
     // SAFETY: one structure of ours is read.
     unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()) };
+}
+
+/// Descriptors that this process has open.
+pub fn descriptors() -> usize {
+    // The folder's own is one of them.
+    std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() - 1)
 }

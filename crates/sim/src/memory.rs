@@ -17,6 +17,8 @@ pub struct Expected {
     pub locked: bool,
     /// The thread that has claimed it; 0: none.
     pub claimed: u32,
+    /// Flag: the pager was not told that it was mapped.
+    pub behind: bool,
 }
 
 /// Plain memory.
@@ -29,6 +31,7 @@ impl Expected {
         prot: PLAIN,
         locked: false,
         claimed: 0,
+        behind: false,
     };
 }
 
@@ -82,11 +85,13 @@ impl MemoryModel {
         self.areas.push(run);
     }
 
-    /// They are gone.
-    pub fn remove(&mut self, run: Run) {
-        each(run).for_each(|at| {
-            self.pages.remove(at);
-        });
+    /// Pages that a thread has claimed are gone. Others of the run are somebody's who got the addresses since.
+    pub fn remove(&mut self, run: Run, thread: u32) {
+        for at in each(run) {
+            if self.get(at).is_some_and(|page| page.claimed == thread) {
+                self.pages.remove(at);
+            }
+        }
         self.forget_areas();
     }
 
@@ -126,26 +131,37 @@ impl MemoryModel {
             return None;
         }
         let most = 1 + stream.below(most);
+        let kind = |p: &Expected| (p.prot, p.locked, p.behind, p.claimed);
         let alike = |at: &usize| {
             let page = self.pages.get(*at);
-            page.is_some_and(|p| (p.prot, p.locked, p.claimed) == (first.prot, first.locked, 0))
+            page.is_some_and(|page| kind(page) == kind(&first))
         };
         let pages = each((start, most)).take_while(alike).count();
         Some((start, pages))
     }
 
-    /// A thread claims a run, or lets it go (0).
+    /// A thread claims a run.
     pub fn claim(&mut self, run: Run, thread: u32) {
         self.change_all(run, |page| page.claimed = thread);
     }
 
-    /// In a forked child: nothing is known any more of what others than `thread` have claimed, and nothing is locked.
+    /// It lets go what it has claimed of a run.
+    pub fn let_go(&mut self, run: Run, thread: u32) {
+        self.change_all(run, |page| {
+            if page.claimed == thread {
+                page.claimed = 0;
+            }
+        });
+    }
+
+    /// In a forked child: nothing is known any more of what others than `thread` have claimed, and nothing is locked. Of what
+    /// was mapped behind the pager, pages that were out before may read as they were (decision 0001).
     pub fn become_child(&mut self, thread: u32) {
         self.pages
             .iter_mut()
             .for_each(|(_, page)| page.locked = false);
-        self.pages
-            .retain(|_, page| page.claimed == 0 || page.claimed == thread);
+        let is_known = |page: &Expected| [0, thread].contains(&page.claimed) && !page.behind;
+        self.pages.retain(|_, page| is_known(page));
         self.forget_areas();
     }
 

@@ -55,6 +55,8 @@ pub struct Program {
     done: Cell<u64>,
     stamps: Cell<u32>,
     forks: Cell<u32>,
+    /// Flag: memory was mapped of which the pager was not told. Counters outlive an exec.
+    behind: Cell<bool>,
 }
 
 thread_local! {
@@ -67,6 +69,7 @@ thread_local! {
         done: Cell::new(0),
         stamps: Cell::new(0),
         forks: Cell::new(0),
+        behind: Cell::new(false),
     } };
 }
 
@@ -334,19 +337,21 @@ impl ProgramThread {
             _ if first.locked => self.unlock(run),
             0..15 => self.unmap(run),
             15..22 => self.map_over(run, first),
-            22..50 => self.drop_content(run),
+            22..26 => self.map_behind(run),
+            _ if first.behind => {}
+            26..50 => self.drop_content(run),
             50..68 => self.protect(run),
             68..90 => self.remap(run, first),
             _ => self.lock(run, first),
         }
-        memory(|memory| memory.claim(run, 0));
+        memory(|memory| memory.let_go(run, self.id));
     }
 
     fn unmap(&mut self, run: Run) {
         scheduler().begins();
         // SAFETY: as above.
         match unsafe { pager().munmap(run.0, run.1 * PAGE) } {
-            Ok(()) => memory(|memory| memory.remove(run)),
+            Ok(()) => memory(|memory| memory.remove(run, self.id)),
             Err(error) => self.fail(format!("munmap: {error}")),
         }
     }
@@ -356,7 +361,7 @@ impl ProgramThread {
         // SAFETY: as above.
         match unsafe { pager().mmap(run.0, run.1 * PAGE, PLAIN, flags, -1, 0) } {
             Ok(_) => memory(|memory| {
-                memory.remove(run);
+                memory.remove(run, self.id);
                 memory.add(
                     run,
                     Expected {
@@ -368,6 +373,26 @@ impl ProgramThread {
             Err(libc::ENOMEM) => {}
             Err(error) => self.fail(format!("mmap over {first:?}: {error}")),
         }
+    }
+
+    /// The same by instructions of the program's own, of which the pager is not told. Not while a thread of the pager has asked
+    /// what is mapped, and has not moved it yet: what is mapped just there is lost (decision 0001).
+    fn map_behind(&mut self, run: Run) {
+        scheduler().step("map_behind", [run.0 as u64, run.1 as u64]);
+        if scheduler().any_has_asked() {
+            return;
+        }
+        pager().kernel().map_behind(run.0, run.1);
+        with(|program| program.behind.set(true));
+        memory(|memory| {
+            memory.change_all(run, |page| {
+                *page = Expected {
+                    claimed: page.claimed,
+                    behind: true,
+                    ..Expected::NEW
+                }
+            });
+        });
     }
 
     fn drop_content(&mut self, run: Run) {
@@ -440,16 +465,16 @@ impl ProgramThread {
             }
             None => (libc::MREMAP_MAYMOVE, 0),
         };
+        let kept = run.1.min(len);
+        let pages: Vec<_> = each((run.0, kept))
+            .map(|at| memory(|m| m.get(at)))
+            .collect();
         // SAFETY: as above.
         let moved = unsafe { pager().mremap(run.0, run.1 * PAGE, len * PAGE, flags, to) };
         match moved {
             Ok(new) => {
-                let kept = run.1.min(len);
-                let pages: Vec<_> = each((run.0, kept))
-                    .map(|at| memory(|m| m.get(at)))
-                    .collect();
                 memory(|memory| {
-                    memory.remove(run);
+                    memory.remove(run, self.id);
                     let page = Expected {
                         content: Content::Zero,
                         claimed: self.id,
@@ -460,7 +485,7 @@ impl ProgramThread {
                         let page = page.expect("claimed pages stay");
                         memory.change(at, |to| to.content = page.content);
                     }
-                    memory.claim((new, len), 0);
+                    memory.let_go((new, len), self.id);
                 });
             }
             Err(libc::ENOMEM | libc::EFAULT | libc::EINVAL) => {
@@ -504,7 +529,7 @@ impl ProgramThread {
             }
             memory(|memory| memory.change(at, |page| page.content = content));
         }
-        memory(|memory| memory.claim(run, 0));
+        memory(|memory| memory.let_go(run, self.id));
     }
 
     /// Brings a page in to be written, and pins it; whether it is.
@@ -548,9 +573,10 @@ impl ProgramThread {
             }
         }
         for run in memory(|memory| memory.runs()) {
+            memory(|memory| memory.claim(run, self.id));
             self.unmap(run);
         }
-        process::leaves_nothing();
+        process::leaves_nothing(with(|program| program.behind.get()));
         life::kill_program();
     }
 

@@ -182,6 +182,7 @@ impl Scheduler {
         task.cpu.set((id % 2) as u8);
         task.began.set(0);
         task.idle.set(false);
+        task.asked.set(false);
         task.child.set(0);
         task.robust.set(0);
         task.masked.set(0);
@@ -303,6 +304,13 @@ impl Scheduler {
             true => masked.get() + 1,
             false => masked.get() - 1,
         });
+    }
+
+    /// Whether a thread of this process may be between the question what is mapped and the call that takes it.
+    pub fn any_has_asked(&self) -> bool {
+        let here = |task: &&crate::world::Task| task.process.get() == self.process.get();
+        let mut there = self.world.there().iter().filter(here);
+        there.any(|task| task.state.get() != State::Free && task.asked.get())
     }
 
     /// A call was disturbed, or others are to meet one that comes.

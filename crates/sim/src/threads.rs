@@ -59,6 +59,16 @@ pub struct SimThreads {
 /// its other work takes no time here.
 const LOOK_AT_CLOCK: u64 = 2_000;
 
+/// Calls that look at pages in order to take them, by a move or by a copy after which they are dropped, and those that do.
+const ASK: [Call; 6] = [
+    Call::IsRegistered,
+    Call::Move,
+    Call::Protect,
+    Call::ReadMemory,
+    Call::Madvise,
+    Call::DropPages,
+];
+
 const _: () = assert!(MAX_SHARED.is_power_of_two());
 
 /// A thread that sleeps is woken late, as on a busy machine. So those that wait for memory in vain do not try too often.
@@ -146,6 +156,9 @@ impl Threads for SimThreads {
     fn switch(&self, call: Call, about: [u64; 2]) {
         if self.is_own_thread() && about[0] != 0 {
             world().near.set(about[0] as usize);
+        }
+        if scheduler().is_inside() {
+            scheduler().me().asked.set(ASK.contains(&call));
         }
         scheduler().step(name_of(call), about);
     }

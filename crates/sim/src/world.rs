@@ -98,6 +98,8 @@ pub struct Task {
     pub robust: Cell<usize>,
     /// The processor.
     pub cpu: Cell<u8>,
+    /// Flag: its last call asked what is mapped in order to take it, or is about to.
+    pub asked: Cell<bool>,
     /// Flag: it is idle work, which runs less often than what competes.
     pub idle: Cell<bool>,
     /// The cause of its wait.

@@ -27,7 +27,10 @@ pub fn ebb() -> &'static Path {
 pub fn lab() -> &'static Path {
     static LAB: OnceLock<PathBuf> = OnceLock::new();
     LAB.get_or_init(|| {
-        tested::build_beside(tested(), &["-p", "ebb-lab"]);
+        tested::build_beside(
+            tested(),
+            &[&tested::PACKAGES[..], &["--bin", "ebb-lab"]].concat(),
+        );
         tested().with_file_name("ebb-lab")
     })
 }

@@ -16,6 +16,7 @@ use ebb_engine::slots::{
     CacheReclaim, DeviceSpec, Devices, Extent, ExtentList, Options as Policies,
 };
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, MAX_ORDER, SlotIndex};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,7 +24,8 @@ use std::time::Instant;
 pub const ABOUT: &str = "cost of an allocation from an empty device to a full one, per order";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Slots of the device, a multiple of 512.
     pub slots: u32,

@@ -18,6 +18,7 @@ use crate::support::timing::{
 };
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{Cpu, EntryId, SlotIndex};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -26,7 +27,8 @@ use std::time::{Duration, Instant};
 pub const ABOUT: &str = "allocate and free on 1 to N threads, against one global lock";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Numbers of threads.
     pub threads: Vec<usize>,

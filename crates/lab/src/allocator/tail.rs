@@ -23,6 +23,7 @@ use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Poli
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 use ebb_sys::thread::switches;
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -41,7 +42,8 @@ const LONG: Duration = Duration::from_micros(100);
 const POLL: Duration = Duration::from_millis(2);
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// The loads, in turn.
     pub loads: Vec<Load>,
@@ -76,7 +78,8 @@ impl Default for Options {
 }
 
 /// Treatment of pages by the program: see the head of this module.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Load {
     /// A page at a time, from anywhere.
     Scattered,

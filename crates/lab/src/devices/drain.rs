@@ -8,6 +8,7 @@ use ebb_engine::slots::{
     DeviceSpec, Devices, Drain, Extent, ExtentList, Moved, Mover, Options as Policies,
 };
 use ebb_engine::{Cpu, DeviceId, EntryId};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +16,8 @@ use std::time::Instant;
 pub const ABOUT: &str = "emptying a device that is half full: what it costs, by its size";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Slots of the devices.
     pub slots: Vec<u32>,

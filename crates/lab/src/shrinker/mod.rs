@@ -30,6 +30,7 @@ use crate::support::report::Report;
 use engine::Ebb;
 use kernel::Zswap;
 use order::Watched;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
 use world::World;
@@ -39,7 +40,8 @@ pub const ABOUT: &str =
     "shrinker: an active process beside a pool full of idle pages; a large allocation";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Sizes are those of the published experiment divided by this.
     pub scale: u64,

@@ -9,6 +9,7 @@ pub mod model;
 
 use crate::support::report::{Plot, Report, Series};
 use model::{Costs, Model, Way};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// One line for the list of experiments.
@@ -51,8 +52,15 @@ const fn way(shards: bool, batches: bool) -> Way {
     Way { shards, batches }
 }
 
+impl Default for Costs {
+    fn default() -> Self {
+        MEASURED
+    }
+}
+
 /// Parameters of the experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Numbers of threads.
     pub threads: Vec<usize>,

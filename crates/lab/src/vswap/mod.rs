@@ -13,6 +13,7 @@ use ebb_engine::env::{Clock, Memory};
 use ebb_engine::slots::{DeviceSpec, Devices, Options as Policies};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, Swap};
 use memory::{Sized, Words};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -20,9 +21,10 @@ use std::sync::Arc;
 pub const ABOUT: &str = "virtual swap space: memory for each swapped page, and throughput";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// GiB of swapped pages at 100%.
+    /// GiB of swapped pages at 100%. 0: bookkeeping is not measured.
     pub gib: u64,
     /// The largest number of threads. 0: one for each processor.
     pub threads: usize,
@@ -108,7 +110,11 @@ pub fn run<E>(
 ) -> Result<Report, E> {
     let mut report = report();
     let mut series = Vec::new();
-    for backend in Backend::ALL {
+    let backends = match options.gib {
+        0 => &[][..],
+        _ => &Backend::ALL[..],
+    };
+    for &backend in backends {
         let rows = measured(backend, options.gib)?;
         let number = |value: &Value| value.as_f64().unwrap_or(0.0);
         let points = rows

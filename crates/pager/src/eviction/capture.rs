@@ -152,6 +152,7 @@ impl<K: Kernel> Reclaimer<K> {
         for (first, len) in runs(foreign) {
             let start = unit.first().plus(first).address();
             state.ranges.remove(start, start + len * PAGE_SIZE);
+            self.leave_to_program(start, len * PAGE_SIZE);
         }
         let pages = moved.count_ones();
         let counters = self.counters();
@@ -373,6 +374,15 @@ impl<K: Kernel> Reclaimer<K> {
     /// anew, just after this look, loses it all the same.
     pub fn is_ours(&self, start: usize) -> bool {
         self.kernel.is_registered(start)
+    }
+
+    /// Memory that the program mapped without libc is inherited by forks again: a fork may have kept it from children, when
+    /// it was taken for what was managed there.
+    pub fn leave_to_program(&self, start: usize, len: usize) {
+        // SAFETY: advice that changes no content.
+        let inherit = || unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
+        // Where memory of ours is by now, it says itself what children have of it. Nothing may be mapped, either.
+        let _ = self.kernel.apart_from_own(start..start + len, inherit);
     }
 
     /// Copies `victims` of the unit at `unit` to the frames at `run`, in a row, and drops them where

@@ -132,6 +132,7 @@ impl<K: Kernel> FaultService<K> {
             return self.forget_foreign(state, middle, end) || first;
         }
         self.forget_unmapped(state, start, end);
+        self.leave_to_program(start, end - start);
         true
     }
 

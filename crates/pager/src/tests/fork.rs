@@ -31,6 +31,22 @@ fn written(machine: &mut Machine, pages: usize, value: u8) -> usize {
     start
 }
 
+/// A fork keeps from later children what it takes for managed memory. What the program mapped there is theirs.
+#[test]
+fn memory_mapped_behind_the_pager_is_inherited() {
+    let mut machine = Machine::new(1024);
+    let start = written(&mut machine, UNIT, 1);
+    machine.kernel.map_behind(start, UNIT);
+    machine.kernel.touch(1, start, Some(9)).unwrap();
+    fork(&mut machine);
+    machine.reclaim(64);
+    assert!(machine.process.lock().ranges.find(start).is_none());
+    fork(&mut machine);
+    for child in 0..2 {
+        assert_eq!(machine.kernel.child_reads(child, start), Some(9));
+    }
+}
+
 #[test]
 fn parent_and_child_keep_their_own_pages() {
     let mut machine = Machine::new(2048);

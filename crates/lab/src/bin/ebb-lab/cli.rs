@@ -1,7 +1,8 @@
 //! The one definition of the command line.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
 /// Prints one of the experiments of Ebbtide's engine as a table.
@@ -14,6 +15,9 @@ pub struct Options {
     /// One JSON object per row on stdout instead of the table
     #[arg(long)]
     pub json: bool,
+    /// Other parameters than the published ones, such as '{"rounds": 40}'; an unknown one lists those there are
+    #[arg(long = "with", value_name = "JSON")]
+    pub parameters: Option<String>,
     /// Also draw the result into FILE (SVG)
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
@@ -42,12 +46,29 @@ pub struct Options {
     pub command: Vec<String>,
 }
 
+/// Experiments whose parameters are options of this command.
+const WITH_OPTIONS: [&str; 3] = ["mthp", "corpus", "reclaim"];
+
 impl Options {
+    /// The parameters of an experiment: the published ones, but for those that are given.
+    ///
+    /// # Errors
+    /// There are none of that name, or of another type.
+    pub fn parameters<T: Default + DeserializeOwned>(&self) -> Result<T> {
+        match &self.parameters {
+            None => Ok(T::default()),
+            Some(json) => serde_json::from_str(json).with_context(|| format!("--with {json}")),
+        }
+    }
+
     /// Refuses an option that the experiment of this name does not take.
     ///
     /// # Errors
     /// The option, and the experiments that it is for.
     pub fn check(&self, name: &str) -> Result<()> {
+        if self.parameters.is_some() && (WITH_OPTIONS.contains(&name) || self.real) {
+            bail!("--with is not for mthp, corpus, reclaim and --real, which have options");
+        }
         if self.allocator.is_some() && name != "mthp" {
             bail!("--allocator is an option of the experiment mthp alone");
         }

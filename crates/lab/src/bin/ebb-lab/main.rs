@@ -23,13 +23,13 @@ struct Experiment {
     run: fn(&Options) -> Result<Report>,
 }
 
-/// Those that take no option of their own.
+/// Those that take no option of their own but parameters.
 macro_rules! plain {
     ($($module:ident)::+, $name:literal) => {
         Experiment {
             name: $name,
             about: ebb_lab::$($module)::+::ABOUT,
-            run: |_| Ok(ebb_lab::$($module)::+::run(&Default::default())),
+            run: |options| Ok(ebb_lab::$($module)::+::run(&options.parameters()?)),
         }
     };
 }
@@ -48,7 +48,7 @@ const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "scattered",
         about: devices::scattered::ABOUT,
-        run: |_| devices::scattered::run(&Default::default()).map_err(anyhow::Error::msg),
+        run: |options| devices::scattered::run(&options.parameters()?).map_err(anyhow::Error::msg),
     },
     plain!(allocator::bookkeeping, "bookkeeping"),
     plain!(devices::numa, "numa"),
@@ -58,7 +58,7 @@ const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "vswap",
         about: vswap::ABOUT,
-        run: |_| vswap::run(&Default::default(), vswap_elsewhere),
+        run: |options| vswap::run(&options.parameters()?, vswap_elsewhere),
     },
     plain!(shrinker::writeback_backoff, "writeback-backoff"),
     Experiment {
@@ -68,7 +68,7 @@ const EXPERIMENTS: &[Experiment] = &[
             if options.real {
                 real_shrinker::run()
             } else {
-                Ok(shrinker::run(&Default::default()))
+                Ok(shrinker::run(&options.parameters()?))
             }
         },
     },

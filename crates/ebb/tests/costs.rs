@@ -1,19 +1,24 @@
-//! Promises of the engine for a release build: costs and scaling of the slot allocator and of the virtual swap
-//! space. Costs are relations between figures that one run measures in turn, and the median of several runs
-//! counts, so that other programs decide nothing.
-#![cfg(not(debug_assertions))]
+//! Promises of the engine as it is released: costs and scaling of the slot allocator and of the virtual swap
+//! space, by `ebb-lab`. Costs are relations between figures that one run measures in turn, and the median of several
+//! runs counts, so that other programs decide nothing.
 
+mod common;
+
+use common::{lab, not_built_for_speed};
 use ebb_lab::allocator::tail::{self, Load};
 use ebb_lab::allocator::{fill, scaling};
-use ebb_lab::{Report, vswap};
+use ebb_lab::vswap;
+use serde::Serialize;
 use serde_json::{Map, Value};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// One of these tests at a time: two would measure each other.
-fn alone() -> MutexGuard<'static, ()> {
+/// One of these tests at a time: two would measure each other. None where figures mean nothing.
+fn alone() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
+    let alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
+    (!not_built_for_speed()).then_some(alone)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -21,9 +26,25 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+type Row = Map<String, Value>;
+
+/// Rows of an experiment with these parameters.
+fn run(experiment: &str, parameters: &impl Serialize) -> Vec<Row> {
+    let parameters = serde_json::to_string(parameters).expect("plain data");
+    let output = Command::new(lab())
+        .args([experiment, "--json", "--with", &parameters])
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("ebb-lab runs");
+    assert!(output.status.success(), "{experiment}: {}", output.status);
+    let told = String::from_utf8_lossy(&output.stdout);
+    let row = |line: &str| serde_json::from_str(line).expect("a row");
+    told.lines().map(row).collect()
+}
+
 /// A number of the first row for which this holds.
-fn number(report: &Report, column: &str, of: impl Fn(&Map<String, Value>) -> bool) -> f64 {
-    let row = report.rows().find(of).expect("a row");
+fn number(rows: &[Row], column: &str, of: impl Fn(&Row) -> bool) -> f64 {
+    let row = rows.iter().find(|row| of(row)).expect("a row");
     row[column].as_f64().expect("a number")
 }
 
@@ -32,8 +53,9 @@ fn threads_get_more_done_in_partitions_than_in_one_range() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return println!("skipped: one processor");
     }
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let options = vswap::Options {
+        gib: 0,
         threads: 2,
         rounds: 20,
         ..vswap::Options::default()
@@ -41,11 +63,10 @@ fn threads_get_more_done_in_partitions_than_in_one_range() {
     // Other programs may have one of the processors for a whole run, not for each of several.
     let mut seen = Vec::new();
     for _ in 0..8 {
-        let report =
-            vswap::run(&options, |_, _| Ok::<_, ()>(Vec::new())).expect("no process to start");
+        let rows = run("vswap", &options);
         let of = |how: &str| {
             ["out_mpages_s", "free_mpages_s"]
-                .map(|name| number(&report, name, |r| r["backend"] == how && r["threads"] == 2))
+                .map(|name| number(&rows, name, |r| r["backend"] == how && r["threads"] == 2))
         };
         let (with, without) = (of("partitions"), of("one range"));
         // Frees take the locks of clusters alone, of which each thread has its own here, too.
@@ -59,7 +80,7 @@ fn threads_get_more_done_in_partitions_than_in_one_range() {
 
 #[test]
 fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     // Tables that fit into a near cache, and tables that do not: there small folios are what costs.
     for (slots, orders, runs) in [(1 << 16, 0..=9, 15), (1 << 18, 0..=9, 9)] {
         let options = fill::Options {
@@ -67,11 +88,11 @@ fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
             orders: orders.clone().collect(),
             ..fill::Options::default()
         };
-        let reports: Vec<_> = (0..runs).map(|_| fill::run(&options)).collect();
+        let reports: Vec<_> = (0..runs).map(|_| run("fill", &options)).collect();
         for order in orders {
-            let ratio = |report: &Report| {
+            let ratio = |rows: &Vec<Row>| {
                 let at = |percent: u32| {
-                    number(report, "churn_ns", |row| {
+                    number(rows, "churn_ns", |row| {
                         row["allocator"] == "ebb"
                             && row["order"] == order
                             && row["full_percent"] == percent
@@ -90,7 +111,7 @@ fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
 /// A folio that has no place as a whole: what is looked at for it is bounded.
 #[test]
 fn a_scattered_folio_costs_no_more_on_a_large_device() {
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let at = |slots: u32| {
         let options = fill::Options {
             slots,
@@ -98,8 +119,8 @@ fn a_scattered_folio_costs_no_more_on_a_large_device() {
             ..fill::Options::default()
         };
         let ns = |_| {
-            let report = fill::run(&options);
-            number(&report, "churn_ns", |row| row["full_percent"] == 95)
+            let rows = run("fill", &options);
+            number(&rows, "churn_ns", |row| row["full_percent"] == 95)
         };
         median((0..3).map(ns).collect())
     };
@@ -115,7 +136,7 @@ const LINES_OF_A_FOLIO: f64 = 1.5;
 
 #[test]
 fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let crowds = [4, 8].map(|each| each * cores);
     // With a processor each, as far as there are some.
@@ -123,15 +144,16 @@ fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
         .into_iter()
         .filter(|&threads| threads <= cores);
     let own: Vec<usize> = own.collect();
-    let report = scaling::run(&scaling::Options {
+    let options = scaling::Options {
         threads: [&[1], &own[..], &crowds].concat(),
         duration: Duration::from_millis(2),
         rounds: 40,
         shared: (Duration::from_millis(30), 11),
-    });
-    println!("{}", report.text());
+    };
+    let rows = run("scaling", &options);
+    println!("{}", Value::from(rows.clone()));
     let of = |order: u32, threads: usize, column: &str| {
-        number(&report, column, |row| {
+        number(&rows, column, |row| {
             row["allocator"] == "ebb" && row["order"] == order && row["threads"] == threads
         })
     };
@@ -196,15 +218,15 @@ fn in_a_crowd(order: u32, threads: usize, cores: usize, of: &impl Fn(u32, usize,
     );
 }
 
-/// The report of one load of `ebb lab tail`.
+/// Rows of one load of `ebb lab tail`.
 struct Tail {
     load: Load,
-    report: Report,
+    rows: Vec<Row>,
 }
 
 impl Tail {
     fn of(&self, free: &str, path: &str, column: &str) -> f64 {
-        number(&self.report, column, |row| {
+        number(&self.rows, column, |row| {
             row["free"] == free && row["path"] == path
         })
     }
@@ -262,7 +284,7 @@ impl Tail {
 /// without a return cache.
 #[test]
 fn a_worker_keeps_frees_out_of_the_faults_way() {
-    let _alone = alone();
+    let Some(_alone) = alone() else { return };
     for load in Load::ALL {
         // A discard is waited for by who needs the cluster, or by nobody; in the other loads no cluster
         // that somebody needs is emptied. Where threads' clusters lie happens to decide in `batches`, so
@@ -274,15 +296,16 @@ fn a_worker_keeps_frees_out_of_the_faults_way() {
         let (mut kept, mut runs) = (0, 0);
         for rounds in [201, 301, 401, 401, 401, 401] {
             // Short rounds: what other programs do is then much the same in all of one round.
-            let report = tail::run(&tail::Options {
+            let options = tail::Options {
                 loads: vec![load],
                 slots: 1 << 16,
                 duration: Duration::from_millis(6),
                 rounds,
                 ..tail::Options::default()
-            });
-            println!("{}", report.text());
-            let run = Tail { load, report };
+            };
+            let rows = run("tail", &options);
+            println!("{}", Value::from(rows.clone()));
+            let run = Tail { load, rows };
             // A free waits for no discard in any load. Where another thread's hold on a lock makes it
             // wait, a worker must make that rarer too.
             run.waits_are_rarer("free");
