@@ -1,6 +1,6 @@
 """A dictionary of small Python records, updated with a skewed pattern: pointer chasing.
 
-    python_heap.py [RECORDS]      about 500 bytes a record; default 2 million, 950 MiB
+    python_heap.py [RECORDS] [MORE]      about 500 bytes a record, and MORE; default 2 million, 950 MiB
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import sys
 from phases import Phases
 
 records = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
+more = " " * int(sys.argv[2]) if len(sys.argv) > 2 else ""
 rng = random.Random(11)
 phases = Phases(records)
 
@@ -19,7 +20,7 @@ def key(i):
 
 
 users = {
-    key(i): {"id": i, "name": f"name-{i * 7919 % records}", "tags": [i % 97, i % 89], "score": i / 2}
+    key(i): {"id": i, "name": f"name-{i * 7919 % records}{more}", "tags": [i % 97, i % 89], "score": i / 2}
     for i in range(records)
 }
 phases.end("build")

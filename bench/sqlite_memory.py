@@ -1,6 +1,6 @@
 """An in-memory SQLite database: load, index, group, look up.
 
-    sqlite_memory.py [ORDERS] [LOOKUPS]      about 140 bytes an order; default 2.5 million, 340 MiB
+    sqlite_memory.py [ORDERS] [LOOKUPS] [MORE]      about 140 bytes an order, and MORE; default 2.5 million, 340 MiB
 """
 
 import random
@@ -12,12 +12,13 @@ from phases import Phases
 orders = int(sys.argv[1]) if len(sys.argv) > 1 else 2_500_000
 customers = max(1, orders // 20)
 lookups = int(sys.argv[2]) if len(sys.argv) > 2 else orders // 25
+more = " " * int(sys.argv[3]) if len(sys.argv) > 3 else ""
 rng = random.Random(5)
 phases = Phases(orders)
 
 
 def item(k):
-    return f"item-{k:05d} large boxed set, second edition, ships from warehouse {k % 31} in two parcels; lot {k * 7919:010d}"
+    return f"item-{k:05d} large boxed set, second edition, ships from warehouse {k % 31} in two parcels; lot {k * 7919:010d}{more}"
 
 
 def rows():

@@ -160,8 +160,8 @@ fn php() {
         return;
     }
     let script = "ini_set('memory_limit', '-1'); $h = [];\
-                  for ($i = 0; $i < 300000; $i++) $h['k' . ($i * 7919 % 300007)] = [$i, 'v' . ($i % 977)];\
-                  $s = 0; for ($i = 0; $i < 300000; $i++) if (isset($h[\"k$i\"])) {\
+                  for ($i = 0; $i < 150000; $i++) $h['k' . ($i * 7919 % 150001)] = [$i, 'v' . ($i % 977)];\
+                  $s = 0; for ($i = 0; $i < 150000; $i++) if (isset($h[\"k$i\"])) {\
                   $e = $h[\"k$i\"]; $s = ($s * 31 + $e[0] + strlen($e[1])) % 1000003; }\
                   echo count($h), ' ', $s;";
     same_in_parts(&Job::new(["php", "-r", script]), "php", &[2], &[]);
@@ -172,7 +172,7 @@ fn perl() {
     if cannot_page() || lacks("perl") {
         return;
     }
-    let script = "my %h; $h{$_ * 7919 % 200003} = \"value $_\" for 1..200000; my $s = 0;\
+    let script = "my %h; $h{$_ * 7919 % 120011} = \"value $_\" for 1..120000; my $s = 0;\
                   for (sort { $a <=> $b } keys %h) { $s = ($s * 31 + length($h{$_}) + $_) % 1000000007 } print \"$s\\n\";";
     same_in_parts(&Job::new(["perl", "-e", script]), "perl", &[2], &[]);
 }

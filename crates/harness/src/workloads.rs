@@ -126,14 +126,14 @@ impl Workload {
         let (full, small) = match self {
             Workload::Touch | Workload::TouchThreads => (1024, 160),
             Workload::Numpy => (40_000_000, 2_600_000),
-            Workload::Heap => (2_000_000, 260_000),
-            Workload::Sqlite => (2_500_000, 900_000),
+            Workload::Heap => (2_000_000, 130_000),
+            Workload::Sqlite => (2_500_000, 400_000),
             Workload::Redis => (1_500_000, 250_000),
-            Workload::Sort | Workload::SortThreads => (8_000_000, 1_250_000),
+            Workload::Sort | Workload::SortThreads => (8_000_000, 300_000),
             Workload::Compiler => (100, 12),
-            Workload::Make => (30, 12),
-            Workload::Java => (2_000_000, 1_000_000),
-            Workload::Node => (3_000_000, 400_000),
+            Workload::Make => (30, 8),
+            Workload::Java => (2_000_000, 600_000),
+            Workload::Node => (3_000_000, 250_000),
             Workload::RedisSave => (500_000, 110_000),
             Workload::PythonFork => (2_000_000, 700_000),
             Workload::Processes => (400, 100),
@@ -160,6 +160,7 @@ impl Workload {
             let python = tools::python().context("python3 is not installed")?;
             Ok(vec![python.into(), script(name)])
         };
+        let sort = vec![script("sort_text.sh")];
         let (command, more): (Vec<OsString>, &[&str]) = match self {
             Workload::Touch => (vec![touch()?.into()], &[]),
             Workload::TouchThreads => (vec![touch()?.into()], &["128", "1", "2"]),
@@ -167,16 +168,21 @@ impl Workload {
                 tools::python_with("numpy").context("NumPy is not installed")?;
                 (python("numpy_sort.py")?, &[])
             }
+            // In tests fewer and larger things, and few lookups: a quarter of the memory makes each cost many faults.
+            Workload::Heap if scale == Scale::Small => (python("python_heap.py")?, &["500"]),
             Workload::Heap => (python("python_heap.py")?, &[]),
-            // Few lookups in tests: a quarter of the memory makes each cost twenty faults.
-            Workload::Sqlite if scale == Scale::Small => (python("sqlite_memory.py")?, &["2000"]),
+            Workload::Sqlite if scale == Scale::Small => {
+                (python("sqlite_memory.py")?, &["2000", "200"])
+            }
             Workload::Sqlite => (python("sqlite_memory.py")?, &[]),
             Workload::Redis => {
                 tools::redis().context("redis-server is not installed")?;
                 (python("redis_kv.py")?, &[])
             }
-            Workload::Sort => (vec![script("sort_text.sh")], &["1"]),
-            Workload::SortThreads => (vec![script("sort_text.sh")], &["2"]),
+            Workload::Sort if scale == Scale::Small => (sort, &["1", "300"]),
+            Workload::Sort => (sort, &["1"]),
+            Workload::SortThreads if scale == Scale::Small => (sort, &["2", "300"]),
+            Workload::SortThreads => (sort, &["2"]),
             Workload::Compiler => {
                 program("g++")?;
                 (vec![script("compile_cpp.sh")], &[])

@@ -3,6 +3,7 @@
 
 use crate::PAGE;
 use std::ops::{Index, Range};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Pages of a chunk.
 const CHUNK: usize = 512;
@@ -18,12 +19,23 @@ struct Chunk<T> {
 }
 
 /// See the module. Addresses are those of pages.
-#[derive(Clone)]
 pub struct ByPage<T> {
     /// Chunks with pages, in the order of their addresses.
     chunks: Vec<Chunk<T>>,
     /// Pages of all chunks.
     count: usize,
+    /// The chunk that was found last: the next is often the same.
+    last: AtomicUsize,
+}
+
+impl<T: Clone> Clone for ByPage<T> {
+    fn clone(&self) -> Self {
+        Self {
+            chunks: self.chunks.clone(),
+            count: self.count,
+            last: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl<T> Default for ByPage<T> {
@@ -38,14 +50,24 @@ impl<T> ByPage<T> {
         Self {
             chunks: Vec::new(),
             count: 0,
+            last: AtomicUsize::new(0),
         }
     }
 
     /// The chunk that has an address, or the place where it would stand.
     fn find(&self, at: usize) -> Result<usize, usize> {
         let start = at - at % SPAN;
-        self.chunks
-            .binary_search_by_key(&start, |chunk| chunk.start)
+        let last = self.last.load(Relaxed);
+        if self.chunks.get(last).is_some_and(|c| c.start == start) {
+            return Ok(last);
+        }
+        let found = self
+            .chunks
+            .binary_search_by_key(&start, |chunk| chunk.start);
+        if let Ok(index) = found {
+            self.last.store(index, Relaxed);
+        }
+        found
     }
 
     /// How many pages have something.

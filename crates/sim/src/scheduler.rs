@@ -56,6 +56,8 @@ pub struct Scheduler {
     process: Cell<u8>,
     threads: [RefCell<Option<Thread>>; MAX_TASKS],
     yielders: [Cell<*const Yielder<(), ()>>; MAX_TASKS],
+    /// Stacks of threads that ended by themselves, for others: what was touched of them is there.
+    stacks: RefCell<Vec<DefaultStack>>,
     /// The place of a forked child's thread before its first turn.
     born: Cell<Option<usize>>,
     /// Flag: the running thread is one of these, not the loop that picks.
@@ -95,6 +97,7 @@ pub fn begin(world: &'static World, rates: Rates, oracle: fn(&World), at_end: fn
         process: Cell::new(0),
         threads: [const { RefCell::new(None) }; MAX_TASKS],
         yielders: [const { Cell::new(std::ptr::null()) }; MAX_TASKS],
+        stacks: RefCell::default(),
         born: Cell::new(None),
         inside: Cell::new(false),
         tries: Cell::new(false),
@@ -209,7 +212,8 @@ impl Scheduler {
 
     /// The same in a place that is reserved.
     pub fn spawn_at(&self, index: usize, run: impl FnOnce() + 'static) {
-        let stack = DefaultStack::new(STACK).expect("memory for a stack");
+        let used = self.stacks.borrow_mut().pop();
+        let stack = used.unwrap_or_else(|| DefaultStack::new(STACK).expect("memory for a stack"));
         let thread = Coroutine::with_stack(stack, move |yielder, ()| {
             scheduler().yielders[index].set(yielder);
             run();
@@ -491,6 +495,10 @@ impl Scheduler {
         thread.resume(());
         self.has_tried();
         self.inside.set(false);
+        if thread.done() {
+            self.stacks.borrow_mut().push(thread.into_stack());
+            return;
+        }
         let place = self.born.take();
         let gone = self.threads[place.unwrap_or(index)].replace(Some(thread));
         std::mem::forget(gone);

@@ -64,6 +64,8 @@ struct Attempt {
     /// The pages, in the order in which it faulted on them last, each with the number of the fault by which
     /// it became known.
     pages: ArrayVec<(PageNumber, u64), PAGES>,
+    /// The units of these pages, a bit each, which units share. Most threads have none of a unit that is asked for.
+    units: u64,
     /// The page that it waits for.
     waits: Option<PageNumber>,
     /// The time when it began to wait, or was served.
@@ -85,7 +87,24 @@ impl Attempt {
         now >= self.last + self.span(thread)
     }
 
+    /// A page is known from now on, and the oldest is not if there are too many.
+    fn learn(&mut self, page: PageNumber, number: u64) {
+        if self.pages.is_full() {
+            self.pages.remove(0);
+        }
+        self.pages.push((page, number));
+        self.units = self.bits();
+    }
+
+    fn bits(&self) -> u64 {
+        let bits = self.pages.iter().map(|(page, _)| bit(page.unit()));
+        bits.fold(0, |all, bit| all | bit)
+    }
+
     fn mask(&self, unit: UnitNumber) -> Mask {
+        if self.units & bit(unit) == 0 {
+            return 0;
+        }
         let of_it = self.pages.iter().filter(|(page, _)| page.unit() == unit);
         of_it.fold(0, |mask, (page, _)| mask | 1 << page.within())
     }
@@ -97,6 +116,11 @@ impl Attempt {
             _ => span + span / 8 * (thread % 8),
         }
     }
+}
+
+/// The bit of a unit.
+fn bit(unit: UnitNumber) -> u64 {
+    1 << (unit.0 % 64)
 }
 
 /// A thread that wants room, and the page that it waits for.
@@ -164,6 +188,7 @@ impl Attempts {
         }
         let attempt = self.threads.entry(thread).or_insert_with(|| Attempt {
             pages: ArrayVec::new(),
+            units: 0,
             waits: None,
             last: now,
             began: 0,
@@ -186,10 +211,7 @@ impl Attempts {
             attempt.pages.push(known);
             return;
         }
-        if attempt.pages.is_full() {
-            attempt.pages.remove(0);
-        }
-        attempt.pages.push((page, self.numbers));
+        attempt.learn(page, self.numbers);
         attempt.doubled = 0;
         self.work += 1;
     }
@@ -288,6 +310,7 @@ impl Attempts {
                 assert!(known(page) == 1 && number <= self.numbers);
             }
             assert!(attempt.began <= self.numbers && attempt.doubled <= DOUBLED);
+            assert!(attempt.units == attempt.bits());
         }
         assert!(self.work <= self.numbers);
     }
