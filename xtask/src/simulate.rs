@@ -39,7 +39,10 @@ pub fn simulate(options: &Options) -> Result<bool> {
     let simulator = simulator.context("the simulator does not build")?;
     let mut command = Command::new(simulator);
     // Each run fills fresh memory, of which huge pages spare it most faults: a twentieth of its time.
-    command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=33554432");
+    command.env(
+        "GLIBC_TUNABLES",
+        "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=33554432",
+    );
     match options.seed {
         Some(seed) => command.args(["--seed", &seed.to_string()]),
         None => command

@@ -34,6 +34,8 @@ const SLOW: u64 = 2_000_000_000;
 const LONG: u64 = 200_000;
 /// Processes that are killed in a run, at most.
 const MAX_KILLED: u32 = 3;
+/// Children of `vfork` that are: those after them live, and see what was left behind.
+const MAX_CHILDREN_KILLED: u32 = 24;
 /// Changes of the thread that runs, from one look at threads that wait to the next.
 const LOOKED: u64 = 64;
 /// Changes of the thread that runs, from one look at all invariants to the next.
@@ -193,7 +195,8 @@ fn oracle(world: &World) {
     if world.switches.get().is_multiple_of(LOOKED) {
         life::kill_left_over();
     }
-    if world.children.get() > 0 && world.strikes(world.kill_child.get()) {
+    let more = world.children_killed.get() < MAX_CHILDREN_KILLED;
+    if more && world.children.get() > 0 && world.strikes(world.kill_child.get()) {
         vfork::kill_child();
     }
     life::let_killed_end();

@@ -65,6 +65,7 @@ pub fn kill_child() {
     let id = child.id.get();
     world.note(What::Do, "child killed", [id.into(), 0]);
     world.children.set(world.children.get() - 1);
+    world.children_killed.set(world.children_killed.get() + 1);
     child.state.set(State::Free);
     // SAFETY: a list that this thread was given, of a lock of this process's pager.
     unsafe { robust::holder_died(child.robust.get(), id) };
