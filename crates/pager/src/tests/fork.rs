@@ -1,6 +1,7 @@
 //! Pages that forked relatives share: charged once, and copied only with room.
 
 use super::machine::Machine;
+use crate::map::page_map::UNIT;
 use crate::process::shared_pages::Sharing;
 use ebb_memory_kernel::PAGE;
 use ebb_sys::userfaultfd::Fault;
