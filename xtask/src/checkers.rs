@@ -2,6 +2,11 @@
 //! `cargo xtask tsan`: tests in which threads meet, with every access to memory watched for data races.
 //!
 //! Both need a nightly toolchain of rustup, which they install.
+//!
+//! Miri makes few system calls, so those on memory are made for it in `sys/src/kernel/interpreted.rs`.
+//!
+//! Not here: threads of the pager. In its unit tests one thread plays all parts, and in a program they are tasks that
+//! ThreadSanitizer's runtime knows nothing of. Loom and the simulator look at what they do to each other.
 
 use crate::table;
 use anyhow::{Result, ensure};
@@ -17,12 +22,15 @@ pub struct MiriOptions {
     only: Option<String>,
 }
 
-/// Tests of a package: those whose names begin with one of these, or all.
+/// Tests of a package.
 struct Part {
     package: &'static str,
+    /// Tests whose names hold one of these.
     tests: &'static [&'static str],
-    /// Tests whose names hold one of these are left out.
+    /// Those of them that are left out, in the same way.
     without: &'static [&'static str],
+    /// Its test programs.
+    targets: &'static [&'static str],
     /// How Miri looks at pointers.
     pointers: &'static [&'static str],
 }
@@ -35,6 +43,15 @@ impl Part {
         filters
     }
 }
+
+/// Unit tests of no package: what parts have in common.
+const UNIT_TESTS: Part = Part {
+    package: "",
+    tests: &[],
+    without: &[],
+    targets: &["--lib"],
+    pointers: &[],
+};
 
 /// The rules of what two pointers to the same memory may do. Those of Tree Borrows, as under the others each reference
 /// to the tree's table, which has megabytes, costs as much as the table is large.
@@ -54,6 +71,7 @@ const INTERPRETED: [Part; 4] = [
         tests: &["memory::heap", "memory::own", "memory::region"],
         without: &["memory_of_ours_is_left_out", "the_list_is_a_set_of_pages"],
         pointers: ANY_BORROWS,
+        ..UNIT_TESTS
     },
     Part {
         package: "ebb-engine",
@@ -64,10 +82,10 @@ const INTERPRETED: [Part; 4] = [
             "entries::space",
             "pool::arena",
             "pool::class",
-            "swap::same_filled",
         ],
         without: &["no_cache_line"],
         pointers: TREE_BORROWS,
+        ..UNIT_TESTS
     },
     Part {
         package: "ebb-tree",
@@ -79,12 +97,13 @@ const INTERPRETED: [Part; 4] = [
             "unsharing",
         ],
         pointers: TREE_BORROWS,
+        ..UNIT_TESTS
     },
     Part {
         package: "ebb-pager",
-        tests: &["tests::fork"],
-        without: &[],
+        tests: &["tests::fork::a_forked", "tests::fork::memory_mapped"],
         pointers: TREE_BORROWS,
+        ..UNIT_TESTS
     },
 ];
 
@@ -98,8 +117,7 @@ const WATCHED: [Part; 3] = [
             "process::stack",
             "io::interruption",
         ],
-        without: &[],
-        pointers: &[],
+        ..UNIT_TESTS
     },
     Part {
         package: "ebb-engine",
@@ -112,14 +130,13 @@ const WATCHED: [Part; 3] = [
             "swap::tests::groups",
             "swap::tests::a_",
         ],
-        without: &[],
-        pointers: &[],
+        ..UNIT_TESTS
     },
     Part {
         package: "ebb-stores",
-        tests: &["encryption"],
-        without: &[],
-        pointers: &[],
+        tests: &["encryption", "many_threads"],
+        targets: &["--lib", "--test", "file"],
+        ..UNIT_TESTS
     },
 ];
 
@@ -138,7 +155,8 @@ pub fn miri(options: &MiriOptions) -> Result<bool> {
         flags.extend(part.pointers);
         let mut cargo = Command::new("cargo");
         cargo
-            .args(["+nightly", "miri", "test", "--quiet", "--lib"])
+            .args(["+nightly", "miri", "test", "--quiet"])
+            .args(part.targets)
             .args(["--package", part.package, "--"])
             .args(part.filters(options.only.as_deref()))
             .env("CARGO_TARGET_DIR", tools::project().join("target/miri"))
@@ -166,7 +184,8 @@ pub fn tsan() -> Result<bool> {
                 "--target",
                 MACHINE,
             ])
-            .args(["--lib", "--package", part.package, "--"])
+            .args(part.targets)
+            .args(["--package", part.package, "--"])
             .args(part.filters(None))
             .env("CARGO_TARGET_DIR", tools::project().join("target/tsan"))
             .env("RUSTFLAGS", "-Zsanitizer=thread")
