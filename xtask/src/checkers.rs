@@ -93,6 +93,7 @@ const INTERPRETED: [Part; 4] = [
         without: &[
             "percentiles",
             "longer_than_a_packet",
+            "a_name_is_believed",
             "growth_that_is_allowed",
             "unsharing",
         ],
@@ -101,7 +102,7 @@ const INTERPRETED: [Part; 4] = [
     },
     Part {
         package: "ebb-pager",
-        tests: &["tests::fork::a_forked", "tests::fork::memory_mapped"],
+        tests: &["tests::fork::a_forked"],
         pointers: TREE_BORROWS,
         ..UNIT_TESTS
     },
