@@ -64,6 +64,7 @@ const TREE_BORROWS: &[&str] = &[
 const ANY_BORROWS: &[&str] = &["-Zmiri-disable-stacked-borrows"];
 
 /// Tests that make no system call but for memory, and end within minutes where each instruction takes a thousand.
+/// What is left out of them makes other calls, counts on a clock's time, or takes longer: property tests of many steps.
 /// The engine has no unsafe code, so there it is about what it uses.
 const INTERPRETED: [Part; 4] = [
     Part {
@@ -149,7 +150,8 @@ const MACHINE: &str = "x86_64-unknown-linux-gnu";
 pub fn miri(options: &MiriOptions) -> Result<bool> {
     nightly(&["miri", "rust-src"])?;
     run(&INTERPRETED, |part| {
-        let mut flags = vec!["-Zmiri-disable-isolation"];
+        // A pager lives as long as its process, and in tests nobody ends it.
+        let mut flags = vec!["-Zmiri-disable-isolation", "-Zmiri-ignore-leaks"];
         // Addresses are kept as numbers, in the page map and by the system.
         flags.push("-Zmiri-permissive-provenance");
         flags.extend(part.pointers);
