@@ -913,9 +913,5 @@ fn reserve_at(at: usize, len: usize) -> Result<usize, Errno> {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let flags = private | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: refused where something is mapped.
-    let start = unsafe { libc::mmap(at as *mut _, len, prot, flags, -1, 0) };
-    match start {
-        libc::MAP_FAILED => Err(Errno(libc::ENOMEM)),
-        start => Ok(start.addr()),
-    }
+    unsafe { ebb_sys::memory::mmap(at, len, prot, flags, -1, 0) }
 }

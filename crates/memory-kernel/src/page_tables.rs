@@ -60,7 +60,8 @@ pub struct PageTables {
 
 const FIRST: usize = 0x1000_0000_0000;
 const HEAP: usize = 0x2000_0000_0000;
-const OWN: usize = 0x3000_0000_0000;
+/// Where ThreadSanitizer lets memory be, too.
+const OWN: usize = 0x0100_0000_0000;
 
 /// The addresses of the pages of an area.
 pub fn pages_of(start: usize, len: usize) -> impl Iterator<Item = usize> {

@@ -231,7 +231,7 @@ pub struct World {
     pub kill_child: Cell<u32>,
     /// Children of `vfork` so far that have not ended by themselves.
     pub children: Cell<u32>,
-    /// Those that were killed.
+    /// Children that were killed.
     pub children_killed: Cell<u32>,
     /// Programs that replaced others.
     pub execs: Cell<u64>,

@@ -3,6 +3,8 @@
 pub mod clock;
 pub mod file;
 pub mod futex;
+#[cfg(miri)]
+mod interpreted;
 pub mod random;
 pub mod raw;
 pub mod signal;

@@ -5,6 +5,9 @@ use std::ffi::c_long;
 
 use crate::Errno;
 
+#[cfg(miri)]
+pub use super::interpreted::call;
+
 /// The system call, its result as libc's callers have it, `errno` left alone.
 ///
 /// # Safety
@@ -22,6 +25,7 @@ pub unsafe fn checked(number: c_long, args: [c_long; 6]) -> Result<usize, Errno>
 ///
 /// # Safety
 /// That of the system call.
+#[cfg(not(miri))]
 #[inline(always)]
 pub unsafe fn call(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> c_long {
     let result: c_long;

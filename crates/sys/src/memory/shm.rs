@@ -58,11 +58,21 @@ impl Area {
     /// # Errors
     /// Those of memfd_create, ftruncate (EFBIG: over `RLIMIT_FSIZE`) and mmap.
     pub fn create(name: &str, len: usize) -> Result<(Self, OwnedFd), Errno> {
+        if cfg!(miri) {
+            return Self::of_this_process(len);
+        }
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let area = Self::map_len(fd.as_fd(), len)?;
         Ok((area, fd))
+    }
+
+    /// Memory of this process alone, and a descriptor of nothing: Miri has no memfd.
+    fn of_this_process(len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let (fd, _) = rustix::pipe::pipe()?;
+        let start = OWN.map(len)? as *const u8;
+        Ok((Self { start, len }, fd))
     }
 
     /// Maps a memfd made by [`Area::create`], in this process or another.
