@@ -151,6 +151,22 @@ impl Workload {
     /// Names the program that is missing.
     pub fn job(self, scale: Scale) -> Result<Job> {
         let size = self.size(scale).to_string();
+        let (command, more) = self.command(scale)?;
+        let argv = command.into_iter().chain([size.into()]);
+        let argv = argv.chain(more.iter().map(OsString::from));
+        let time_limit = match scale {
+            Scale::Full | Scale::Half => Duration::from_secs(900),
+            Scale::Small => Duration::from_secs(300),
+        };
+        let job = Job::new(argv).time_limit(time_limit);
+        Ok(match tools::redis() {
+            Some(redis) => job.env("EBB_REDIS", redis),
+            None => job,
+        })
+    }
+
+    /// The command without its size, and the words after that.
+    fn command(self, scale: Scale) -> Result<(Vec<OsString>, &'static [&'static str])> {
         let script = |name: &str| tools::project().join("bench").join(name).into_os_string();
         let program = |name: &str| {
             let missing = || format!("{name} is not installed");
@@ -161,7 +177,7 @@ impl Workload {
             Ok(vec![python.into(), script(name)])
         };
         let sort = vec![script("sort_text.sh")];
-        let (command, more): (Vec<OsString>, &[&str]) = match self {
+        Ok(match self {
             Workload::Touch => (vec![touch()?.into()], &[]),
             Workload::TouchThreads => (vec![touch()?.into()], &["128", "1", "2"]),
             Workload::Numpy => {
@@ -212,17 +228,6 @@ impl Workload {
             }
             Workload::PythonFork => (python("python_fork.py")?, &[]),
             Workload::Processes => (vec![script("processes.sh")], &[]),
-        };
-        let argv = command.into_iter().chain([size.into()]);
-        let argv = argv.chain(more.iter().map(OsString::from));
-        let time_limit = match scale {
-            Scale::Full | Scale::Half => Duration::from_secs(900),
-            Scale::Small => Duration::from_secs(300),
-        };
-        let job = Job::new(argv).time_limit(time_limit);
-        Ok(match tools::redis() {
-            Some(redis) => job.env("EBB_REDIS", redis),
-            None => job,
         })
     }
 }
