@@ -36,7 +36,7 @@ struct Part {
 }
 
 impl Part {
-    /// What the test program is told to run, or those of it whose names hold `only`.
+    /// Words for the test program: its tests, or those whose names hold `only`.
     fn filters<'a>(&'a self, only: Option<&'a str>) -> Vec<&'a str> {
         let mut filters = only.map_or(self.tests.to_vec(), |only| vec![only]);
         filters.extend(self.without.iter().flat_map(|name| ["--skip", *name]));
@@ -64,7 +64,7 @@ const TREE_BORROWS: &[&str] = &[
 const ANY_BORROWS: &[&str] = &["-Zmiri-disable-stacked-borrows"];
 
 /// Tests that make no system call but for memory, and end within minutes where each instruction takes a thousand.
-/// What is left out of them makes other calls, counts on a clock's time, or takes longer: property tests of many steps.
+/// Others are left out: they make other calls, count on a clock's time, or take longer, as property tests of many steps do.
 /// The engine has no unsafe code, so there it is about what it uses.
 const INTERPRETED: [Part; 4] = [
     Part {

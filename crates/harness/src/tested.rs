@@ -18,7 +18,7 @@ pub fn build_of(command: &Path) -> &Path {
     command.parent().expect("a directory")
 }
 
-/// What cargo builds for release: the command, its library and the lab. Together they have the same features of what
+/// Packages that cargo builds for release: the command, its library and the lab. Together they have the same features of what
 /// they use, and so that is built once.
 pub const PACKAGES: [&str; 6] = ["-p", "ebb", "-p", "ebb-preload", "-p", "ebb-lab"];
 

@@ -1,4 +1,4 @@
-//! What processes of a simulation have of the host: a limit of time, and descriptors.
+//! Limits of the host for processes of a simulation, and the descriptors that they have there.
 
 /// Seconds of a processor that a process may take.
 pub const LIMIT: i64 = 60;

@@ -154,8 +154,8 @@ impl MemoryModel {
         });
     }
 
-    /// In a forked child: nothing is known any more of what others than `thread` have claimed, and nothing is locked. Of what
-    /// was mapped behind the pager, pages that were out before may read as they were (decision 0001).
+    /// In a forked child: nothing is known any more of what others than `thread` have claimed, and nothing is locked. Pages that
+    /// were mapped behind the pager may read as what was out there before (decision 0001).
     pub fn become_child(&mut self, thread: u32) {
         self.pages
             .iter_mut()

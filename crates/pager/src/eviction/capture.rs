@@ -376,8 +376,8 @@ impl<K: Kernel> Reclaimer<K> {
         self.kernel.is_registered(start)
     }
 
-    /// Memory that the program mapped without libc is inherited by forks again: a fork may have kept it from children, when
-    /// it was taken for what was managed there.
+    /// Forked children inherit memory that the program mapped without libc. A fork may have kept it from them, when the pager
+    /// took it for managed memory.
     pub fn leave_to_program(&self, start: usize, len: usize) {
         // SAFETY: advice that changes no content.
         let inherit = || unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };

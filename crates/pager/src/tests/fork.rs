@@ -32,7 +32,7 @@ fn written(machine: &mut Machine, pages: usize, value: u8) -> usize {
     start
 }
 
-/// A fork keeps from later children what it takes for managed memory. What the program mapped there is theirs.
+/// A fork keeps managed memory from later children. They inherit memory that the program mapped there itself.
 #[test]
 fn memory_mapped_behind_the_pager_is_inherited() {
     let mut machine = Machine::new(1024);

@@ -366,7 +366,7 @@ const FIRST: usize = 1 << 10;
 #[repr(C, align(16))]
 struct FirstBytes(UnsafeCell<[u8; FIRST]>);
 
-/// What of [`FirstBytes`] is given out.
+/// The part of [`FirstBytes`] that is given out.
 struct First {
     used: usize,
 }
