@@ -24,7 +24,7 @@ pub const SWAP_BYTES: u64 = SLOTS as u64 * PAGE as u64;
 /// Pages that the program has beside those of the test, in round numbers, and that go out as well. The
 /// region of single pages is smaller by so many pages: the pager ends a program that it finds no room
 /// for, where the kernel would leave a page in memory.
-const BESIDE: usize = 80;
+const BESIDE: usize = 160;
 const SMALL: usize = super::SMALL - BESIDE;
 const PAGES: usize = super::PAGES - BESIDE;
 
