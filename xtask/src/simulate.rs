@@ -38,7 +38,8 @@ pub fn simulate(options: &Options) -> Result<bool> {
     let simulator = build(&project, &project.join("target"), profile, false)?;
     let simulator = simulator.context("the simulator does not build")?;
     let mut command = Command::new(simulator);
-    // Each run fills fresh memory, of which huge pages spare it most faults: a twentieth of its time.
+    // Each run fills fresh memory, of which huge pages spare it most faults, where the heap grows by many at once: a
+    // twentieth of its time.
     command.env(
         "GLIBC_TUNABLES",
         "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=33554432",

@@ -4,26 +4,20 @@
 
 mod common;
 
-use common::{lab, not_built_for_speed};
+use common::{alone, lab, median, not_built_for_speed};
 use ebb_lab::allocator::tail::{self, Load};
 use ebb_lab::allocator::{fill, scaling};
 use ebb_lab::vswap;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
-/// One of these tests at a time: two would measure each other. None where figures mean nothing.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
+/// The right to measure, which one of these tests has at a time. None where figures mean nothing.
+fn measures() -> Option<MutexGuard<'static, ()>> {
+    let alone = alone();
     (!not_built_for_speed()).then_some(alone)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 type Row = Map<String, Value>;
@@ -53,7 +47,7 @@ fn threads_get_more_done_in_partitions_than_in_one_range() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return println!("skipped: one processor");
     }
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = measures() else { return };
     let options = vswap::Options {
         gib: 0,
         threads: 2,
@@ -80,7 +74,7 @@ fn threads_get_more_done_in_partitions_than_in_one_range() {
 
 #[test]
 fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = measures() else { return };
     // Tables that fit into a near cache, and tables that do not: there small folios are what costs.
     for (slots, orders, runs) in [(1 << 16, 0..=9, 15), (1 << 18, 0..=9, 9)] {
         let options = fill::Options {
@@ -111,7 +105,7 @@ fn an_allocation_at_99_percent_costs_at_most_three_times_that_at_10() {
 /// A folio that has no place as a whole: what is looked at for it is bounded.
 #[test]
 fn a_scattered_folio_costs_no_more_on_a_large_device() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = measures() else { return };
     let at = |slots: u32| {
         let options = fill::Options {
             slots,
@@ -136,7 +130,7 @@ const LINES_OF_A_FOLIO: f64 = 1.5;
 
 #[test]
 fn a_pair_keeps_to_its_cost_and_threads_beat_one_lock() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = measures() else { return };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let crowds = [4, 8].map(|each| each * cores);
     // With a processor each, as far as there are some.
@@ -284,7 +278,7 @@ impl Tail {
 /// without a return cache.
 #[test]
 fn a_worker_keeps_frees_out_of_the_faults_way() {
-    let Some(_alone) = alone() else { return };
+    let Some(_alone) = measures() else { return };
     for load in Load::ALL {
         // A discard is waited for by who needs the cluster, or by nobody; in the other loads no cluster
         // that somebody needs is emptied. Where threads' clusters lie happens to decide in `batches`, so

@@ -2,25 +2,13 @@
 
 mod common;
 
-use common::{Managed, Under, cannot_page, lab, lacks};
+use common::{Managed, Under, alone, cannot_page, lab, lacks, median};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use ebb_lab::allocator::mthp;
 use ebb_lab::shrinker;
 use serde_json::Value;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-
-/// One of these tests at a time: what one leaves on processors and devices decides what another sees.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
-}
 
 #[test]
 fn folios_of_a_nearly_full_device_stay_whole() {

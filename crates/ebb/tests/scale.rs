@@ -3,19 +3,15 @@
 
 mod common;
 
-use common::{Managed, Under, c_program, cannot_page, free, lacks};
+use common::{Managed, Under, alone, c_program, cannot_page, free, lacks};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
 use std::ffi::{OsStr, OsString};
-use std::sync::Mutex;
 use std::time::Duration;
 
 /// 234 MiB; with as many mappings a process has nearly as many as it can have.
 const PAGES: u64 = 60_000;
 const BUDGET: u64 = 120 * MIB;
-
-/// Tests that measure run one at a time.
-static ALONE: Mutex<()> = Mutex::new(());
 
 fn run(kind: &str) -> Managed {
     let (program, pages) = (c_program("scale"), PAGES.to_string());
@@ -42,7 +38,7 @@ fn a_page_costs_what_it_costs_with_few() {
     if cannot_page() {
         return;
     }
-    let _alone = ALONE.lock();
+    let _alone = alone();
     // A fault brings a run at best, and a page at worst: each is looked at twice.
     let kinds = [
         ("sparse", 8.0, 1.5),
@@ -96,7 +92,7 @@ fn a_fault_beside_busy_threads_is_served_soon_without_privilege() {
     if cannot_page() || lacks("setpriv") {
         return;
     }
-    let _alone = ALONE.lock();
+    let _alone = alone();
     for _ in 0..3 {
         let without = wait_beside_busy_threads(&WITHOUT);
         println!("99% of faults take at most {without} us");

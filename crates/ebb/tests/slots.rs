@@ -39,8 +39,8 @@ fn a_tree_of_512_processes_and_one_more() {
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     let pid = line.strip_suffix(" ready\n").expect(&line).to_owned();
-    // All that are in the tree, in one answer. Beside other work one was missing once, for a reason not known: asked again,
-    // it says so.
+    // One answer names every process of the tree. Beside other work none came once, for a reason not known: then it is
+    // printed, and the question asked again.
     let ask = |_| {
         let limit = Command::new(ebb()).args(["limit", &pid, "--json"]).output();
         let output = limit.unwrap();

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// The command, with its preload library built beside it.
@@ -39,6 +39,18 @@ pub fn lab() -> &'static Path {
 fn tested() -> &'static Path {
     static TESTED: OnceLock<PathBuf> = OnceLock::new();
     TESTED.get_or_init(|| tested::command(Path::new(env!("CARGO_BIN_EXE_ebb"))))
+}
+
+/// One test of a program at a time: what one leaves on processors and devices decides what another sees.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|failed| failed.into_inner())
+}
+
+/// The middle of these figures.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// Says why figures of the build under test mean nothing, if so; the caller then returns.

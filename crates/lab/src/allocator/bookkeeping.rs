@@ -7,7 +7,7 @@ use crate::support::sim::{Blank, Machine};
 use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{Cpu, EntryId, SlotIndex};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub const ABOUT: &str = "memory of the slot allocator: bytes a slot, idle and in use";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Slots of the devices.

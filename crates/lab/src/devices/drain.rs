@@ -8,7 +8,7 @@ use ebb_engine::slots::{
     DeviceSpec, Devices, Drain, Extent, ExtentList, Moved, Mover, Options as Policies,
 };
 use ebb_engine::{Cpu, DeviceId, EntryId};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use std::time::Instant;
 pub const ABOUT: &str = "emptying a device that is half full: what it costs, by its size";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Slots of the devices.

@@ -19,7 +19,7 @@ use crate::support::sim::{Blank, Machine};
 use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceChoice, DeviceSpec, Devices, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, Node};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub const ABOUT: &str = "device choice on two memory nodes, 1 and 16 tasks, simulated";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Numbers of tasks.

@@ -13,7 +13,7 @@ use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
 use ebb_engine::random::Random;
 use ebb_stores::{Device, Keyring, Size, SwapSpec, SwapTarget};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 pub const ABOUT: &str = "a folio in several runs of slots beside one run, on a real file";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// The place where the file is made, without a name; none: where `ebb run` makes its own.

@@ -13,14 +13,14 @@ use crate::support::sim::{Blank, Machine};
 use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList};
 use ebb_engine::{Cpu, EntryId};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::sync::Arc;
 
 /// One line for the list of experiments.
 pub const ABOUT: &str = "one cursor a device or one a processor, on a simulated disk with a head";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Slots of the disk.

@@ -30,7 +30,7 @@ use crate::support::report::Report;
 use engine::Ebb;
 use kernel::Zswap;
 use order::Watched;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
 use world::World;
@@ -40,7 +40,7 @@ pub const ABOUT: &str =
     "shrinker: an active process beside a pool full of idle pages; a large allocation";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Sizes are those of the published experiment divided by this.

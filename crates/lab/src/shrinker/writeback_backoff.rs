@@ -24,7 +24,7 @@ use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Options as Policies};
 use ebb_engine::swap::{Config, CountersRef, Env, Place, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -35,7 +35,7 @@ pub const ABOUT: &str =
     "how long writeback stands back for page-ins: never, 500 ms, or some batches";
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Bursts and pauses.

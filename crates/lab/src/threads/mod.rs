@@ -9,7 +9,7 @@ pub mod model;
 
 use crate::support::report::{Plot, Report, Series};
 use model::{Costs, Model, Way};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// One line for the list of experiments.
@@ -59,7 +59,7 @@ impl Default for Costs {
 }
 
 /// Parameters of the experiment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Numbers of threads.

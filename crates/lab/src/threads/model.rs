@@ -8,12 +8,12 @@
 //! Not here: caches, more threads than processors, faults that wait for a device.
 
 use ebb_engine::random::Random;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// The costs of the steps of a fault, in microseconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
     /// The program: until a fault is queued, and from its end to the next touch.

@@ -110,11 +110,7 @@ pub fn run<E>(
 ) -> Result<Report, E> {
     let mut report = report();
     let mut series = Vec::new();
-    let backends = match options.gib {
-        0 => &[][..],
-        _ => &Backend::ALL[..],
-    };
-    for &backend in backends {
+    for backend in Backend::ALL.into_iter().filter(|_| options.gib > 0) {
         let rows = measured(backend, options.gib)?;
         let number = |value: &Value| value.as_f64().unwrap_or(0.0);
         let points = rows

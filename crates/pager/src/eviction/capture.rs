@@ -151,8 +151,7 @@ impl<K: Kernel> Reclaimer<K> {
             .end_capture(run, unit, (victims, moved, lost), &good);
         for (first, len) in runs(foreign) {
             let start = unit.first().plus(first).address();
-            state.ranges.remove(start, start + len * PAGE_SIZE);
-            self.leave_to_program(start, len * PAGE_SIZE);
+            self.leave_to_program(state, start, start + len * PAGE_SIZE);
         }
         let pages = moved.count_ones();
         let counters = self.counters();
@@ -376,13 +375,14 @@ impl<K: Kernel> Reclaimer<K> {
         self.kernel.is_registered(start)
     }
 
-    /// Forked children inherit memory that the program mapped without libc. A fork may have kept it from them, when the pager
-    /// took it for managed memory.
-    pub fn leave_to_program(&self, start: usize, len: usize) {
+    /// Memory that is the program's own affair is managed no more. Forked children inherit it: a fork may have kept it from
+    /// them, when the pager took it for managed memory.
+    pub fn leave_to_program(&self, state: &mut State, start: usize, end: usize) {
+        state.ranges.remove(start, end);
         // SAFETY: advice that changes no content.
-        let inherit = || unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
+        let inherit = || unsafe { self.kernel.madvise(start, end - start, libc::MADV_DOFORK) };
         // Where memory of ours is by now, it says itself what children have of it. Nothing may be mapped, either.
-        let _ = self.kernel.apart_from_own(start..start + len, inherit);
+        let _ = self.kernel.apart_from_own(start..end, inherit);
     }
 
     /// Copies `victims` of the unit at `unit` to the frames at `run`, in a row, and drops them where

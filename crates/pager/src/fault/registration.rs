@@ -132,14 +132,13 @@ impl<K: Kernel> FaultService<K> {
             return self.forget_foreign(state, middle, end) || first;
         }
         self.forget_unmapped(state, start, end);
-        self.leave_to_program(start, end - start);
         true
     }
 
     /// Takes pages off the list that are the program's no more: it unmapped them without libc.
     fn forget_unmapped(&self, state: &mut State, start: usize, end: usize) {
         state.pages.forget(Some(self.swap), self.cpu(), start, end);
-        state.ranges.remove(start, end);
+        self.leave_to_program(state, start, end);
         self.counters()
             .map_disagrees
             .add(((end - start) / PAGE_SIZE) as u64);
