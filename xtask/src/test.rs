@@ -42,7 +42,8 @@ pub struct Options {
 /// All of the workspace at once: a part of it would have other features, and be built again.
 const ALL: &[&str] = &["--workspace", "--tests"];
 
-const UNITS: &[&str] = &["--workspace", "--lib", "--bins"];
+/// The library has no tests of its own, and is linked as nothing else.
+const UNITS: &[&str] = &["--workspace", "--exclude", "ebb-preload", "--lib", "--bins"];
 
 /// Models of every interleaving, with loom's locks and atomics.
 const MODELS: &[&str] = &["-p", "ebb-engine", "-p", "ebb-tree", "--release", "--lib"];
