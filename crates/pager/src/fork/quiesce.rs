@@ -101,12 +101,20 @@ impl<K: Kernel> FaultService<K> {
 }
 
 impl<K: Kernel> FaultService<K> {
+    /// The child's charge and credit are the parent's charge. So memory counts before that was filled since the last
+    /// measurement, or before it was registered.
+    pub fn count_before_fork(&self) {
+        self.register_new();
+        self.measure(&mut self.lock());
+    }
+
     /// In the keeper: if a thread wants to fork, makes the process quiescent and waits until it has.
     pub fn attend_fork(&self, worker: &mut Worker) {
         let fork = &self.base.fork;
         if !fork.is_wanted() {
             return;
         }
+        self.count_before_fork();
         self.evict_before_fork(worker);
         let _gate = self.gate();
         let mut refused = None;

@@ -9,6 +9,7 @@ use ebb_sys::userfaultfd::Fault;
 /// Forks as the program's thread and the keeper do together.
 fn fork(machine: &mut Machine) {
     let (pager, process) = (machine.pager, machine.process);
+    process.count_before_fork();
     while !process.quiesce(&mut machine.worker, &mut None) {}
     let (mut locked, slot) = pager.reserve_quiescent(process).expect("quiescent");
     pager.inherit(&locked, true);
@@ -46,6 +47,25 @@ fn memory_mapped_behind_the_pager_is_inherited() {
     assert!(machine.process.lock().ranges.find(start).is_none());
     fork(&mut machine);
     assert_eq!(machine.kernel.child_reads(0, start), Some(9));
+}
+
+/// Else the child would charge it once more, and nobody would be credited for it.
+#[test]
+fn memory_filled_before_it_is_registered_is_credited() {
+    let mut machine = Machine::new(2048);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let start = machine.mmap_unregistered(200, flags);
+    for i in 0..200 {
+        machine.kernel.touch(1, start + i * PAGE, Some(5)).unwrap();
+        machine.model.insert(start + i * PAGE, 5);
+    }
+    fork(&mut machine);
+    let member = machine.process.member;
+    let credit = member.limit() - 2048;
+    assert!(credit >= 200, "{credit}");
+    assert_eq!(member.charged() - member.own_charge(), credit);
+    machine.read_all();
+    machine.check();
 }
 
 #[test]
