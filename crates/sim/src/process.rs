@@ -35,6 +35,8 @@ struct This {
     devices: fn(&Devices),
     /// Flag: the process was forked.
     forked: Cell<bool>,
+    /// Pages that differed from the page map under former members of this place in the tree.
+    differed: Cell<u64>,
 }
 
 // SAFETY: one thread of the host uses it.
@@ -156,7 +158,10 @@ fn join() -> &'static Member {
     here.member.get_or_init(|| match &here.joining {
         Joining::Alone { member, .. } => member,
         Joining::Supervised(control) => match Member::join(control, None, None) {
-            Ok(member) => Box::leak(Box::new(member)),
+            Ok(member) => {
+                note_differences(&member);
+                Box::leak(Box::new(member))
+            }
             // The supervisor was killed: a program that nobody manages is not of interest.
             Err(_) => {
                 world().note(What::Do, "unmanaged", [0, 0]);
@@ -166,6 +171,12 @@ fn join() -> &'static Member {
             }
         },
     })
+}
+
+/// A member begins in this place of the tree, whose counters go on from the former member's.
+fn note_differences(member: &Member) {
+    let before = member.counters().map_disagrees.get();
+    here().differed.set(before);
 }
 
 /// Whether pages of it may be lost.
@@ -200,6 +211,7 @@ pub fn begin(setting: Setting) {
         may_lose: setting.may_lose,
         devices: setting.devices,
         forked: Cell::new(false),
+        differed: Cell::new(0),
     });
     crate::life::when_killed_by_pager(killed_by_pager);
     let process = this();
@@ -233,6 +245,7 @@ pub fn exec() {
         member: OnceLock::new(),
         joining: Joining::Supervised(control.clone()),
         forked: Cell::new(false),
+        differed: Cell::new(0),
         ..*old
     });
     new.pager
@@ -315,7 +328,7 @@ pub fn leaves_nothing(behind: bool) {
     if open > MOST_DESCRIPTORS {
         world().fail(&format!("a program leaves {open} descriptors"));
     }
-    let differ = pager().disagreements();
+    let differ = pager().disagreements() - here().differed.get();
     if differ > 0 && !behind {
         world().fail(&format!("{differ} pages were not as the page map said"));
     }
@@ -360,6 +373,7 @@ pub fn fork() -> Option<bool> {
         pager().kernel().become_child();
         // SAFETY: after `before_fork` on this thread.
         unsafe { pager().after_fork_child() };
+        note_differences(member());
         if let Joining::Alone { connection, .. } = &here().joining {
             member().tell(rustix::io::dup(connection).expect("a descriptor"));
         }
