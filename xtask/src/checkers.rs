@@ -5,8 +5,8 @@
 //!
 //! Miri makes few system calls, so those on memory are made for it in `sys/src/kernel/interpreted.rs`.
 //!
-//! Not here: threads of the pager. In its unit tests one thread plays all parts, and in a program they are tasks that
-//! ThreadSanitizer's runtime knows nothing of. Loom and the simulator look at what they do to each other.
+//! The pager is watched on the kernel in memory, where its threads are the host's (`memory-kernel`, crowd). In a program they
+//! are tasks that ThreadSanitizer's runtime knows nothing of.
 
 use crate::table;
 use anyhow::{Result, ensure};
@@ -102,14 +102,14 @@ const INTERPRETED: [Part; 4] = [
     },
     Part {
         package: "ebb-pager",
-        tests: &["tests::fork::a_forked"],
+        tests: &["tests::fork::a_forked", "side_by_side"],
         pointers: TREE_BORROWS,
         ..UNIT_TESTS
     },
 ];
 
 /// Tests in which threads meet.
-const WATCHED: [Part; 3] = [
+const WATCHED: [Part; 4] = [
     Part {
         package: "ebb-sys",
         tests: &[
@@ -137,6 +137,11 @@ const WATCHED: [Part; 3] = [
         package: "ebb-stores",
         tests: &["encryption", "many_threads"],
         targets: &["--lib", "--test", "file"],
+        ..UNIT_TESTS
+    },
+    Part {
+        package: "ebb-pager",
+        tests: &["side_by_side"],
         ..UNIT_TESTS
     },
 ];

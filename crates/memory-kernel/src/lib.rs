@@ -12,6 +12,7 @@
 //! | [`threads`] | the interface to who runs threads |
 //! | [`kernel`] | [`MemoryKernel`], the calls |
 //! | [`alone`] | one thread that plays all parts |
+//! | [`crowd`] | threads of the host, side by side |
 //!
 //! Pages of the program lie in the page tables alone, at addresses that the host does not use. Memory of the
 //! pager's own ([`Kernel::reserve`](ebb_sys::paging::Kernel::reserve)) has host memory behind it as well, since
@@ -21,6 +22,7 @@
 
 pub mod alone;
 pub mod by_page;
+pub mod crowd;
 pub mod frames;
 pub mod kernel;
 pub mod page_tables;
