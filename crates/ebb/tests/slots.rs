@@ -12,6 +12,19 @@ use std::time::Duration;
 /// What a tree can have, and one more.
 const SLOTS: usize = 512;
 
+/// A process group that ends with the test, whatever comes of it: so many processes would make others fail.
+struct Group(u32);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.0);
+        let _ = Command::new("kill")
+            .args(["-KILL", "--", &group])
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
 /// As many processes as are promised page at a time, each right. The next runs unmanaged, right too, and a line
 /// tells of it.
 #[test]
@@ -35,6 +48,8 @@ fn a_tree_of_512_processes_and_one_more() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    // `timeout` has a group of its own.
+    let _group = Group(tree.id());
     let mut out = BufReader::new(tree.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();

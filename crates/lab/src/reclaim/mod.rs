@@ -1,8 +1,8 @@
 //! Which policy of reclaim has the fewest faults: touches of a real program, recorded once, and replayed with each.
 //!
 //! A process that runs under `ebb run` in a small budget, with `EBB_RECORD`, writes the pages that come into its memory
-//! in their order. Each policy then gets these touches in a memory of part of its pages. The reclaim queue itself is
-//! one of them, as the pager has it. Belady's policy, which knows the future, is the limit for all.
+//! in their order. Each policy then gets these touches in a memory of part of its pages. The pager's own is one of them:
+//! the reclaim queue, and pages that wait before they are stored. Belady's policy, which knows the future, is the limit for all.
 //!
 //! The table leaves out the cost of a fault, the pool, and pages that come along with others. And touches within
 //! the span for which a page stayed when they were recorded are hidden. That wrongs policies that see touches: on touches
@@ -34,10 +34,10 @@ const COLUMNS: [&str; 7] = [
     "of_ebb_50",
 ];
 
-/// The pager's reclaim queue.
-struct Queue(Replay);
+/// The pager's own.
+struct Ours(Replay);
 
-impl Policy for Queue {
+impl Policy for Ours {
     fn touch(&mut self, page: u32) -> bool {
         self.0.touch(page as usize)
     }
@@ -50,8 +50,8 @@ impl Policy for Queue {
 /// The faults of each policy on a trace, first touches left out.
 #[must_use]
 pub fn run(trace: &Trace) -> Report {
-    let queue = |capacity| Box::new(Queue(Replay::new(capacity))) as Box<dyn Policy>;
-    let ours = row(trace, |capacity| faults(trace, queue(capacity)));
+    let own = |capacity| Box::new(Ours(Replay::new(capacity))) as Box<dyn Policy>;
+    let ours = row(trace, |capacity| faults(trace, own(capacity)));
     let mut report = Report::new(&COLUMNS);
     let mut add = |name: &str, sees: Value, faults: [usize; 4]| {
         let mut values = vec![json!(name), sees];
@@ -77,6 +77,10 @@ pub fn run(trace: &Trace) -> Report {
         trace.touches.len(),
         trace.touched
     ));
+    let half = remaps(trace, share_of(trace, 50));
+    report.note(format!(
+        "ebb: {half} touches at 50% were of pages that waited to be stored; such a touch costs a remap, and no load."
+    ));
     let hidden = trace.hidden * 100 / trace.touched.max(1);
     if hidden > COARSE {
         report.note(format!(
@@ -89,7 +93,21 @@ pub fn run(trace: &Trace) -> Report {
 
 /// A count for each share of memory.
 fn row(trace: &Trace, count: impl Fn(usize) -> usize) -> [usize; 4] {
-    SHARES.map(|share| count((trace.touched * share / 100).max(SMALLEST)))
+    SHARES.map(|share| count(share_of(trace, share)))
+}
+
+/// Pages of a memory in which so many percent of the touched ones fit.
+fn share_of(trace: &Trace, percent: usize) -> usize {
+    (trace.touched * percent / 100).max(SMALLEST)
+}
+
+/// Touches, with the pager's own policy, of pages that wait to be stored.
+fn remaps(trace: &Trace, capacity: usize) -> usize {
+    let mut ours = Replay::new(capacity);
+    for page in &trace.touches {
+        ours.touch(*page as usize);
+    }
+    ours.remapped()
 }
 
 /// Percent of the pages within which touches may be hidden, for the smallest memory in the table.

@@ -26,6 +26,7 @@ use crate::process::memory_ops::{Waking, Writes};
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::attempts::Waiter;
+use crate::reclaim::hold_back::Loads;
 use crate::reclaim::pages::Copies;
 use crate::reclaim::reclaim_queue::DEFERRED_BATCH;
 use crate::reclaim::staging::FrameRun;
@@ -155,6 +156,10 @@ impl<K: Kernel> Reclaimer<K> {
         }
         let pages = moved.count_ones();
         let counters = self.counters();
+        state.pages.decide_held_back(Loads {
+            pool: counters.fault_pool.get(),
+            device: counters.fault_device.get(),
+        });
         counters.map_disagrees.add(lost.count_ones().into());
         counters
             .evict_busy

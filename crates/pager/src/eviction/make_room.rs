@@ -2,7 +2,7 @@
 //! back the frames of what was stored.
 //!
 //! Pages go in two steps, so that a touch soon after costs little. They are captured (`capture`), wait in the staging
-//! area, and are stored (`swap_out`) as others come after them.
+//! area (`hold_back`), and are stored (`swap_out`) as others come after them.
 //!
 //! It is done in batches ahead of need, between two watermarks, and directly where a fault finds no room.
 
@@ -65,6 +65,8 @@ pub enum When {
 const PEER_WAIT: Duration = Duration::from_millis(2);
 /// Units captured, when nothing more can be stored, to find pages that need no room.
 const TRIES: usize = 32;
+/// Pages captured in one step, about.
+const AT_ONCE: usize = 4 * UNIT;
 
 impl<K: Kernel> Reclaimer<K> {
     /// One step towards as much room under the budget as the low watermark says. Called without the lock.
@@ -158,12 +160,13 @@ impl<K: Kernel> Reclaimer<K> {
     }
 
     fn evict(&self, mut state: Locked, worker: &mut Worker, waiter: Option<Waiter>) -> Made {
-        let target = self.staging_target(&state);
         let staged = |state: &State| state.pages.staged_frames();
+        // More are captured than stored at a time, so that as many wait as are to, but somebody waits for this.
+        let target = (state.pages.held_back() + UNIT).min(staged(&state) + AT_ONCE);
         let mut captured: Captured;
         let mut clean = 0;
         if !state.protection.allows_copies() {
-            while staged(&state) < target + UNIT && clean < UNIT {
+            while staged(&state) < target && clean < UNIT {
                 (state, captured) = self.capture(state, worker, waiter, How::default());
                 if captured == Captured::default() {
                     break;
@@ -247,11 +250,5 @@ impl<K: Kernel> Reclaimer<K> {
             }
         }
         false
-    }
-
-    /// How many captured pages to hold back before storing them: a touch meanwhile costs a remap,
-    /// but they are out. Four times as many made random touches 2.5% slower.
-    fn staging_target(&self, state: &State) -> usize {
-        (state.charge.charged().max(0) as usize / 256).clamp(UNIT / 2, 1024)
     }
 }

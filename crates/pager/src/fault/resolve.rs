@@ -246,7 +246,7 @@ impl<K: Kernel> FaultService<K> {
             return Err(Served::NoPage);
         }
         if !window.stream {
-            state.pages.refaulted(page, age);
+            state.pages.touched_in_staging(page, age);
         }
         Ok(Brought {
             pages,

@@ -5,6 +5,7 @@ use crate::eviction::make_room::Step;
 use crate::fault::fault_service::FaultService;
 use crate::process::state::State;
 use crate::process::worker::Worker;
+use crate::reclaim::hold_back::LEAST_PAGES;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
 use std::time::Duration;
@@ -40,8 +41,21 @@ impl<K: Kernel> FaultService<K> {
         let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
         self.base.fork.set_evicting(self.kernel, true);
         self.evict_down_to(anyway.max(room), worker);
+        self.store_down_to(anyway.max(room), worker);
         self.base.fork.set_evicting(self.kernel, false);
         self.serve_again(worker);
+    }
+
+    /// Pages that wait to be stored will be resident. Stores them until no more than `target` pages are both.
+    fn store_down_to(&self, target: usize, worker: &mut Worker) {
+        loop {
+            let state = self.lock();
+            let pages = state.pages.map().resident() + state.pages.staged_frames();
+            drop(state);
+            if pages <= target + LEAST_PAGES || self.swap_out_staged(worker) != Step::Progress {
+                return;
+            }
+        }
     }
 
     /// Evicts until no more than `target` pages are resident, or as many went as were too many: other

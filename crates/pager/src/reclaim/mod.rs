@@ -3,6 +3,7 @@
 pub mod attempts;
 pub mod copy_score;
 pub mod freeing;
+pub mod hold_back;
 pub mod memory_stall;
 pub mod pages;
 pub mod reclaim_queue;

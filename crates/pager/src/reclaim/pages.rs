@@ -29,6 +29,7 @@ use crate::map::page_map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UnitNum
 use crate::map::ranges::Ranges;
 use crate::reclaim::attempts::{Attempts, Held, PAGES, Waiter};
 use crate::reclaim::freeing::Freeing;
+use crate::reclaim::hold_back::{HoldBack, Loads};
 use crate::reclaim::reclaim_queue::ReclaimQueue;
 use crate::reclaim::recorder::Recorder;
 use crate::reclaim::staging::{BayIndex, FrameRun, Staging};
@@ -67,6 +68,7 @@ pub struct Pages {
     queue: ReclaimQueue,
     attempts: Attempts,
     staging: Staging,
+    hold_back: HoldBack,
     /// A record of touches, for the lab.
     recorder: Option<Recorder>,
 }
@@ -79,6 +81,7 @@ impl Pages {
             queue: ReclaimQueue::new(),
             attempts: Attempts::new(),
             staging: Staging::none(),
+            hold_back: HoldBack::new(),
             recorder: None,
         }
     }
@@ -130,6 +133,16 @@ impl Pages {
         self.staging.staged_frames()
     }
 
+    /// How many captured pages are to wait before they are stored.
+    pub fn held_back(&self) -> usize {
+        self.hold_back.target(self.map.in_memory())
+    }
+
+    /// Decides anew how many, if it is time to; with the loads of the process so far.
+    pub fn decide_held_back(&mut self, loads: Loads) {
+        self.hold_back.decide(self.map.in_memory(), loads);
+    }
+
     /// The resident pages of a unit.
     pub fn resident_of(&self, unit: UnitNumber) -> Mask {
         resident(&self.map, unit)
@@ -177,6 +190,14 @@ impl Pages {
         if !self.is_recorded() {
             self.queue.refaulted(&mut self.map, page, age);
         }
+    }
+
+    /// The same of a page that waited to be stored.
+    pub fn touched_in_staging(&mut self, page: PageNumber, age: u8) {
+        if !self.is_recorded() {
+            self.hold_back.touched();
+        }
+        self.refaulted(page, age);
     }
 
     /// Whether a page that a scan brings leaves again behind it.
@@ -394,7 +415,9 @@ impl Pages {
         if self.resident_of(unit) != 0 {
             self.requeue(unit);
         }
-        clean.count_ones() as usize
+        let (all, clean) = (moved.count_ones() as usize, clean.count_ones() as usize);
+        self.hold_back.captured(all - clean);
+        clean
     }
 
     /// The bay staged longest ago is the caller's to store: its pages are in transit. None: others store all.

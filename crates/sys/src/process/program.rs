@@ -143,8 +143,12 @@ pub fn word() -> Option<(&'static AtomicU32, u32)> {
     }
 }
 
-/// On a task of ours: ends the program, as nobody can serve its memory any more.
+/// On a task of ours: ends the program, as nobody can serve its memory any more. One that it has become by then is let
+/// live: that has nothing to do with this memory.
 pub fn kill() {
+    if is_gone().is_some() {
+        return;
+    }
     let fd = c_long::from(PROGRAM.pidfd.load(SeqCst));
     let args = [fd, libc::SIGKILL.into(), 0, 0, 0, 0];
     // SAFETY: no pointers.
