@@ -1,5 +1,5 @@
 //! The project's own chores: `cargo xtask demo`, `test`, `dist`, `bench`, `conformance`, `fuzz`, `kernels`, `miri`,
-//! `mutants`, `simulate`, `soak`, `tsan`.
+//! `mutants`, `simulate`, `soak`, `survivors`, `tsan`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -15,6 +15,7 @@ mod setup;
 mod simulate;
 mod skips;
 mod soak;
+mod survivors;
 mod table;
 mod test;
 
@@ -53,6 +54,8 @@ enum Chore {
     Mutants(mutants::Options),
     /// Run what programs do to memory under ebb in all settings, for as long as you like
     Soak(soak::Options),
+    /// Change functions of engine and pager, and see which changes no test finds
+    Survivors(survivors::Options),
     /// Run tests in which threads meet with ThreadSanitizer
     Tsan,
 }
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Chore::Miri(options) => checkers::miri(&options),
         Chore::Mutants(options) => mutants::mutants(&options),
         Chore::Soak(options) => soak::soak(&options),
+        Chore::Survivors(options) => survivors::survivors(&options),
         Chore::Tsan => checkers::tsan(),
     };
     match outcome {

@@ -67,7 +67,7 @@ struct Found {
 }
 
 /// Where defects are planted.
-struct Field {
+pub struct Field {
     project: PathBuf,
     /// A copy of the project's sources.
     tree: PathBuf,
@@ -85,7 +85,7 @@ pub fn mutants(options: &Options) -> Result<bool> {
     let project = tools::project();
     let list = fs::read_to_string(project.join("xtask/mutants.toml"))?;
     let list: Mutants = toml::from_str(&list)?;
-    let field = Field::new(project, &list.mutant, options.minutes)?;
+    let field = Field::new(project, options.minutes)?;
     let wanted = |mutant: &&Mutant| {
         let text = options.only.as_ref();
         text.is_none_or(|text| mutant.name.contains(text))
@@ -116,16 +116,15 @@ pub fn mutants(options: &Options) -> Result<bool> {
 }
 
 impl Field {
-    fn new(project: PathBuf, mutants: &[Mutant], minutes: f64) -> Result<Self> {
+    /// A copy of the project, in which the simulator looks for each defect for so many minutes of a processor.
+    pub fn new(project: PathBuf, minutes: f64) -> Result<Self> {
         let top = project.join("target/mutants");
         let (tree, target) = (top.join("tree"), top.join("target"));
-        copy_tree(&project, &tree)?;
-        for edit in mutants.iter().flat_map(Mutant::edits) {
-            // A run that was ended has left its defect behind.
-            let text = fs::read_to_string(project.join(&edit.file))?;
-            if fs::read_to_string(tree.join(&edit.file))? != text {
-                fs::write(tree.join(&edit.file), text)?;
-            }
+        for part in ["crates", "xtask"] {
+            copy_tree(&project.join(part), &tree.join(part))?;
+        }
+        for file in ["Cargo.toml", "Cargo.lock"] {
+            copy_file(&project.join(file), &tree.join(file))?;
         }
         let built = build(&tree, &target, "dev", false)?;
         let built = built.context("the simulator does not build")?;
@@ -158,10 +157,23 @@ impl Field {
             None => self.simulate(),
         };
         for edit in mutant.edits() {
-            let text = fs::read_to_string(self.project.join(&edit.file))?;
-            fs::write(self.tree.join(&edit.file), text)?;
+            copy_file(&self.project.join(&edit.file), &self.tree.join(&edit.file))?;
         }
         found
+    }
+
+    /// Whether the simulator finds what a patch changes in a file; one with which it does not build is found.
+    pub fn finds(&self, file: &str, patch: &Path) -> Result<bool> {
+        let mut tool = Command::new("patch");
+        tool.args(["--silent", "--forward", file, "--input"]);
+        tool.arg(patch).current_dir(&self.tree);
+        ensure!(tool.status()?.success(), "{}", patch.display());
+        let found = match build(&self.tree, &self.target, "dev", true)? {
+            Some(_) => self.simulate()?.is_some(),
+            None => true,
+        };
+        copy_file(&self.project.join(file), &self.tree.join(file))?;
+        Ok(found)
     }
 
     fn simulate(&self) -> Result<Option<Found>> {
@@ -258,16 +270,27 @@ impl<'a> Failure<'a> {
     }
 }
 
-/// Copies the sources that the simulator and its tests are built of.
-fn copy_tree(project: &Path, tree: &Path) -> Result<()> {
-    fs::create_dir_all(tree)?;
-    // Times stay, so that only what differs is built again.
-    let status = Command::new("cp")
-        .args(["--archive", "--update", "crates", "xtask"])
-        .args(["Cargo.toml", "Cargo.lock"])
-        .arg(tree)
-        .current_dir(project)
-        .status()?;
-    ensure!(status.success(), "the tree cannot be copied");
+/// Copies what differs. A file that is the same stays as it is, and nothing of it is built again; one that a run that was
+/// ended had changed does not.
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let (from, to) = {
+            let entry = entry?;
+            (entry.path(), to.join(entry.file_name()))
+        };
+        match from.is_dir() {
+            true => copy_tree(&from, &to)?,
+            false => copy_file(&from, &to)?,
+        }
+    }
+    Ok(())
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    let content = fs::read(from)?;
+    if fs::read(to).ok().as_ref() != Some(&content) {
+        fs::write(to, content)?;
+    }
     Ok(())
 }
