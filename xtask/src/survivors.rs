@@ -48,13 +48,13 @@ struct Survivor {
     why: String,
 }
 
-/// What cargo-mutants says of its changes.
+/// The report of cargo-mutants.
 #[derive(Deserialize)]
 struct Outcomes {
     outcomes: Vec<Outcome>,
 }
 
-/// What became of one.
+/// The outcome of one.
 #[derive(Deserialize)]
 struct Outcome {
     scenario: Scenario,
@@ -62,7 +62,7 @@ struct Outcome {
     diff_path: Option<PathBuf>,
 }
 
-/// What was tried.
+/// A build that it tried.
 #[derive(Deserialize)]
 enum Scenario {
     /// No change.

@@ -4,15 +4,14 @@
 //! just came, and another leaves in its place. Where programs come back to what they used lately, that spares loads.
 //! Where they touch at random, one page is worth as much as another, and the remaps are for nothing.
 //!
-//! What is touched tells which of the two it is. Pages begin to wait when their time to stay is over. So the part of them that
-//! is touched meanwhile says how often a page would be touched in the whole of that time, if it always were as often as
-//! at the end:
+//! Their touches tell the two apart. Pages begin to wait when their time to stay is over. If they were always touched as often
+//! as then, so often would a page be touched in the whole of that time:
 //!
 //! ```text
 //! density = touched / captured * pages in memory / pages that wait
 //! ```
 //!
-//! At random it is one or two. From [`MANY`] on pages leave that are in use, and twice as many wait; below [`FEW`], half as
+//! At random it is one or two. From [`MANY`] on pages in use leave, and twice as many wait; below [`FEW`], half as
 //! many. As few as can be wait where more loads come from the pool than from devices: they cost little more than remaps.
 //!
 //! ```text
