@@ -11,11 +11,11 @@
 //! density = touched / captured * pages in memory / pages that wait
 //! ```
 //!
-//! At random it is one or two. From [`MANY`] on pages in use leave, and twice as many wait; below [`FEW`], half as
-//! many. As few as can be wait where more loads come from the pool than from devices: they cost little more than remaps.
+//! At random it is one or two. From [`MANY`] on pages in use leave, and as many wait as may; below [`FEW`], half as
+//! many as before, if that lasts. Few wait where more loads come from the pool than from devices: such loads cost little more than remaps.
 //!
 //! ```text
-//! least(pages)  <=  target(pages)  <=  max(least(pages), pages / MOST, at most MOST_PAGES)
+//! least(pages)  <=  target(pages)  <=  most(pages)
 //! ```
 //!
 //! Source: Turner and Levy, *Segmented FIFO Page Replacement* (1981), whose second segment has one size. Figures are in
@@ -37,11 +37,15 @@ const WINDOW: usize = 32;
 const MANY: usize = 8;
 /// The density below which fewer wait.
 const FEW: usize = MANY / 2;
+/// The first decisions for fewer change nothing: phases are short, and come again.
+const GRACE: u32 = 2;
+/// After as many decisions for fewer, nothing is left to halve.
+const LOWEST: u32 = GRACE + MOST_PAGES.ilog2() + 1;
 
 /// See the module.
 pub struct HoldBack {
-    /// The number of times that the least was doubled.
-    doublings: u32,
+    /// Decisions for fewer since as many waited as may.
+    lowered: u32,
     /// Pages that began to wait since the last decision.
     captured: usize,
     /// Touches of pages that waited, since then.
@@ -61,7 +65,7 @@ impl HoldBack {
     /// As few as can be.
     pub const fn new() -> Self {
         Self {
-            doublings: 0,
+            lowered: LOWEST,
             captured: 0,
             touched: 0,
             loads: Loads { pool: 0, device: 0 },
@@ -70,9 +74,7 @@ impl HoldBack {
 
     /// How many pages are to wait, of so many in memory.
     pub fn target(&self, pages: usize) -> usize {
-        let least = least(pages);
-        let most = (pages / MOST).min(MOST_PAGES).max(least);
-        (least << self.doublings).min(most)
+        (most(pages) >> self.lowered.saturating_sub(GRACE)).max(least(pages))
     }
 
     /// A page that waited was touched.
@@ -94,28 +96,23 @@ impl HoldBack {
         let density = self.touched * pages / (self.captured * target);
         let since = |now: u64, before: u64| now.saturating_sub(before);
         let are_cheap = since(loads.pool, self.loads.pool) > since(loads.device, self.loads.device);
-        let may_grow = target < self.after(pages);
         match density {
-            MANY.. if may_grow && !are_cheap => self.doublings += 1,
+            MANY.. if !are_cheap => self.lowered = 0,
             FEW.. if !are_cheap => {}
-            _ => self.doublings = self.doublings.saturating_sub(1),
+            _ => self.lowered = (self.lowered + 1).min(LOWEST),
         }
         (self.captured, self.touched, self.loads) = (0, 0, loads);
-    }
-
-    /// The target after one more doubling.
-    fn after(&self, pages: usize) -> usize {
-        let more = Self {
-            doublings: self.doublings + 1,
-            ..*self
-        };
-        more.target(pages)
     }
 }
 
 /// Pages that wait in any case.
 fn least(pages: usize) -> usize {
     (pages / LEAST).clamp(UNIT / 2, LEAST_PAGES)
+}
+
+/// Pages that wait, at most.
+fn most(pages: usize) -> usize {
+    (pages / MOST).min(MOST_PAGES).max(least(pages))
 }
 
 #[cfg(test)]
@@ -173,10 +170,10 @@ mod tests {
             hold_back.captured(random.below(64));
             (0..random.below(64)).for_each(|_| hold_back.touched());
             hold_back.decide(pages, Loads::default());
-            let most = (pages / MOST).min(MOST_PAGES).max(least(pages));
             let target = hold_back.target(pages);
-            assert!((least(pages)..=most).contains(&target), "{target}");
-            assert!(hold_back.doublings <= 20, "{}", hold_back.doublings);
+            let allowed = least(pages)..=most(pages);
+            assert!(allowed.contains(&target), "{target}");
+            assert!(hold_back.lowered <= LOWEST);
         }
     }
 }
