@@ -202,15 +202,17 @@ fn stat_of(pid: u32) -> Option<Stat> {
 /// The name of a process, as in `/proc/PID/comm`, or "?" if it is gone. Control characters
 /// are replaced.
 pub fn name(pid: u32) -> String {
+    name_if_there(pid).unwrap_or_else(|| "?".into())
+}
+
+/// The same; none if it is gone.
+pub fn name_if_there(pid: u32) -> Option<String> {
     let mut buf = [0; 64];
-    let text = Path::new(format_args!("/proc/{pid}/comm"))
-        .open(OFlags::RDONLY)
-        .and_then(|fd| read(&fd, &mut buf).map(<[u8]>::to_vec))
-        .unwrap_or_else(|_| b"?".to_vec());
-    String::from_utf8_lossy(text.trim_ascii_end())
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    let file = Path::new(format_args!("/proc/{pid}/comm")).open(OFlags::RDONLY);
+    let text = read(&file.ok()?, &mut buf).ok()?;
+    let text = String::from_utf8_lossy(text.trim_ascii_end());
+    let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    Some(shown.collect())
 }
 
 /// Opens what another process has open as `fd`: the same file by another description, with the same

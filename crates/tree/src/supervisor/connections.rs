@@ -3,7 +3,6 @@
 use super::{Supervisor, Token, orphan_memory};
 use crate::protocol::{self, MemberPacket};
 use crate::table::SlotNumber;
-use ebb_sys::proc;
 use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -74,7 +73,8 @@ impl Supervisor {
                             .chars()
                             .map(|c| if c.is_control() { ' ' } else { c })
                             .collect();
-                        self.notice(&format!("{}[{pid}]: {text}", proc::name(pid)));
+                        let line = format!("{}[{pid}]: {text}", member.name());
+                        self.notice(&line);
                     }
                     None => {}
                 },

@@ -13,6 +13,8 @@ use std::time::Instant;
 /// A process that has joined.
 pub(super) struct ManagedProcess {
     pub process: Process,
+    /// The name when it was last seen.
+    pub name: String,
     /// The connection; none once it has ended.
     pub connection: Option<OwnedFd>,
     /// Readable when the process is dead.
@@ -157,6 +159,15 @@ impl Helper {
 }
 
 impl ManagedProcess {
+    /// The name now. A process that was killed may be gone before its last message is read: then it is the name that
+    /// it had.
+    pub fn name(&mut self) -> &str {
+        if let Some(name) = proc::name_if_there(self.process.pid()) {
+            self.name = name;
+        }
+        &self.name
+    }
+
     /// Tells the guard that runs of a member that pages and has a helper, unless it knows.
     pub fn be_guarded(&mut self, guard: &mut Guard) {
         if let (Some(memory), Some(helper)) = (&self.userfaultfd, &self.helper)

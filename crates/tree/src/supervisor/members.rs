@@ -5,7 +5,7 @@ use super::managed_process::{Joining, ManagedProcess, NO_DESCRIPTORS, Unknown};
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello};
 use crate::table::{Limits, SlotNumber, SlotState, StateWord, VERSION};
-use ebb_sys::proc::Image;
+use ebb_sys::proc::{self, Image};
 use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -86,6 +86,7 @@ impl Supervisor {
         self.joined += 1;
         self.members[slot.index()] = Some(ManagedProcess {
             process: joining.process,
+            name: proc::name(pid),
             connection: None,
             pidfd: joining.pidfd,
             image: joining.image,
