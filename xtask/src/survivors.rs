@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 /// The version of cargo-mutants.
-const VERSION: &str = "27";
+const VERSION: &str = "27.1.0";
 
 /// The list of those that are known.
 #[derive(Deserialize)]
