@@ -154,7 +154,10 @@ impl Field {
         }
         let found = match &mutant.test {
             Some(test) => self.test(test, mutant.loom),
-            None => self.simulate(),
+            None => match build(&self.tree, &self.target, "dev", true)? {
+                Some(simulator) => self.simulate(&simulator),
+                None => bail!("it does not build"),
+            },
         };
         for edit in mutant.edits() {
             copy_file(&self.project.join(&edit.file), &self.tree.join(&edit.file))?;
@@ -169,21 +172,18 @@ impl Field {
         tool.arg(patch).current_dir(&self.tree);
         ensure!(tool.status()?.success(), "{}", patch.display());
         let found = match build(&self.tree, &self.target, "dev", true)? {
-            Some(_) => self.simulate()?.is_some(),
+            Some(simulator) => self.simulate(&simulator)?.is_some(),
             None => true,
         };
         copy_file(&self.project.join(file), &self.tree.join(file))?;
         Ok(found)
     }
 
-    fn simulate(&self) -> Result<Option<Found>> {
-        let Some(simulator) = build(&self.tree, &self.target, "dev", true)? else {
-            bail!("it does not build");
-        };
+    fn simulate(&self, simulator: &Path) -> Result<Option<Found>> {
         let (mut from, mut spent) = (1, 0.0);
         while spent < self.minutes * 60.0 {
             let left = self.minutes - spent / 60.0;
-            let output = Command::new(&simulator)
+            let output = Command::new(simulator)
                 .args(["--quick", "--swarm", "--seconds", &seconds(left)])
                 .args(["--from", &from.to_string()])
                 .stderr(Stdio::null())

@@ -108,7 +108,7 @@ pub fn survivors(options: &Options) -> Result<bool> {
             by_simulator += 1;
             continue;
         }
-        let change = name.rsplit(": ").next().unwrap_or(&name).to_owned();
+        let change = name.split_once(": ").map_or(&*name, |(_, change)| change);
         let known = |s: &&Survivor| s.file == file && s.change == change;
         let why = explained.survivor.iter().find(known);
         good &= why.is_some();

@@ -1,11 +1,9 @@
 //! One thread that plays all parts in turn: the program's threads, service, the keeper. So a test is the same on
 //! every run.
 
-use crate::frames::Sharers;
 use crate::threads::{Call, Disturbance, Event, Threads};
 use ebb_sys::Errno;
 use ebb_sys::paging::{Entry, Time};
-use ebb_sys::program::Gone;
 use ebb_sys::thread::Urgency;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -74,15 +72,10 @@ impl Threads for Alone {
         false
     }
     fn notify(&self, _: Event) {}
-    fn switch(&self, _: Call, _: [u64; 2]) {}
-    fn answered(&self, _: Call, _: u64) {}
     fn strikes(&self, disturbance: Disturbance, call: Call) -> bool {
         let refuse = |left: u32| left.checked_sub(1);
         (disturbance, call) == (Disturbance::NoPage, Call::Copy)
             && self.refuses.fetch_update(SeqCst, SeqCst, refuse).is_ok()
-    }
-    fn below(&self, _: usize) -> usize {
-        0
     }
     fn can_wait(&self) -> bool {
         false
@@ -117,14 +110,8 @@ impl Threads for Alone {
     fn start_helper(&self, _: Entry) -> Result<(), Errno> {
         Ok(())
     }
-    fn helper_lives(&self) -> bool {
-        true
-    }
     fn end_helper(&self) -> ! {
         panic!("the helper ends")
-    }
-    fn program_is_gone(&self) -> Option<Gone> {
-        None
     }
     fn kill_program(&self) {
         panic!("the program is killed")
@@ -133,8 +120,4 @@ impl Threads for Alone {
         panic!("the program dies")
     }
     fn say(&self, _: &[u8]) {}
-    fn reset_in_child(&self) {}
-    fn sharers(&self) -> Option<Sharers> {
-        None
-    }
 }

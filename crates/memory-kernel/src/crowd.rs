@@ -2,10 +2,8 @@
 //!
 //! A thread is the program's unless this starts it. Nothing goes wrong by chance, and no run is like another.
 
-use crate::frames::Sharers;
-use crate::threads::{Call, Disturbance, Event, Threads};
+use crate::threads::{Event, Threads};
 use ebb_sys::paging::{Entry, Time};
-use ebb_sys::program::Gone;
 use ebb_sys::thread::Urgency;
 use ebb_sys::{Errno, futex};
 use std::cell::Cell;
@@ -117,14 +115,6 @@ impl Threads for Crowd {
         }
         self.happened.notify_all();
     }
-    fn switch(&self, _: Call, _: [u64; 2]) {}
-    fn answered(&self, _: Call, _: u64) {}
-    fn strikes(&self, _: Disturbance, _: Call) -> bool {
-        false
-    }
-    fn below(&self, _: usize) -> usize {
-        0
-    }
     fn can_wait(&self) -> bool {
         true
     }
@@ -162,14 +152,8 @@ impl Threads for Crowd {
         self.start(entry, 0);
         Ok(())
     }
-    fn helper_lives(&self) -> bool {
-        true
-    }
     fn end_helper(&self) -> ! {
         self.end_thread()
-    }
-    fn program_is_gone(&self) -> Option<Gone> {
-        None
     }
     fn kill_program(&self) {
         std::process::abort()
@@ -179,9 +163,5 @@ impl Threads for Crowd {
     }
     fn say(&self, line: &[u8]) {
         eprintln!("{}", String::from_utf8_lossy(line));
-    }
-    fn reset_in_child(&self) {}
-    fn sharers(&self) -> Option<Sharers> {
-        None
     }
 }

@@ -480,9 +480,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         Ok(())
     }
     fn begin(&self) {}
-    fn reset_in_child(&self) {
-        self.threads.reset_in_child();
-    }
+    fn reset_in_child(&self) {}
 
     fn open(&self) -> Result<(), String> {
         Ok(())

@@ -86,13 +86,17 @@ pub trait Threads: Sync + Sized + 'static {
     /// An event happened.
     fn notify(&self, event: Event);
     /// Other threads may run now; `about` says what the call is about, for the trace.
-    fn switch(&self, call: Call, about: [u64; 2]);
+    fn switch(&self, _call: Call, _about: [u64; 2]) {}
     /// Says what came of the call, for the trace.
-    fn answered(&self, call: Call, answer: u64);
+    fn answered(&self, _call: Call, _answer: u64) {}
     /// Whether this happens to the call.
-    fn strikes(&self, disturbance: Disturbance, call: Call) -> bool;
+    fn strikes(&self, _disturbance: Disturbance, _call: Call) -> bool {
+        false
+    }
     /// A number below `limit`, which is not 0.
-    fn below(&self, limit: usize) -> usize;
+    fn below(&self, _limit: usize) -> usize {
+        0
+    }
     /// Whether threads that populate memory can wait for its pages.
     fn can_wait(&self) -> bool;
 
@@ -119,19 +123,23 @@ pub trait Threads: Sync + Sized + 'static {
     /// Starts the helper's first thread.
     fn start_helper(&self, entry: Entry) -> Result<(), Errno>;
     /// Whether the helper lives.
-    fn helper_lives(&self) -> bool;
+    fn helper_lives(&self) -> bool {
+        true
+    }
     /// Ends the helper.
     fn end_helper(&self) -> !;
     /// Whether the program is gone.
-    fn program_is_gone(&self) -> Option<Gone>;
+    fn program_is_gone(&self) -> Option<Gone> {
+        None
+    }
     /// Ends the program.
     fn kill_program(&self);
     /// Ends the program, of which the calling thread is.
     fn die(&self) -> !;
     /// A line for standard error.
     fn say(&self, line: &[u8]);
-    /// In a forked child, first.
-    fn reset_in_child(&self);
     /// Where pages are counted that several host processes map, if there are several.
-    fn sharers(&self) -> Option<Sharers>;
+    fn sharers(&self) -> Option<Sharers> {
+        None
+    }
 }

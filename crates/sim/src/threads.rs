@@ -265,7 +265,6 @@ impl Threads for SimThreads {
     fn say(&self, line: &[u8]) {
         world().note(What::Do, "says", [line.len() as u64, 0]);
     }
-    fn reset_in_child(&self) {}
     fn sharers(&self) -> Option<Sharers> {
         Some(Sharers {
             counts: self.counts,

@@ -34,24 +34,11 @@ const COLUMNS: [&str; 7] = [
     "of_ebb_50",
 ];
 
-/// The pager's own.
-struct Ours(Replay);
-
-impl Policy for Ours {
-    fn touch(&mut self, page: u32) -> bool {
-        self.0.touch(page as usize)
-    }
-
-    fn check(&self) {
-        self.0.check();
-    }
-}
-
 /// The faults of each policy on a trace, first touches left out.
 #[must_use]
 pub fn run(trace: &Trace) -> Report {
-    let own = |capacity| Box::new(Ours(Replay::new(capacity))) as Box<dyn Policy>;
-    let ours = row(trace, |capacity| faults(trace, own(capacity)));
+    let replays = SHARES.map(|share| replay(trace, share_of(trace, share)));
+    let ours = replays.map(|(loads, _)| loads);
     let mut report = Report::new(&COLUMNS);
     let mut add = |name: &str, sees: Value, faults: [usize; 4]| {
         let mut values = vec![json!(name), sees];
@@ -77,7 +64,7 @@ pub fn run(trace: &Trace) -> Report {
         trace.touches.len(),
         trace.touched
     ));
-    let half = remaps(trace, share_of(trace, 50));
+    let half = replays[1].1;
     report.note(format!(
         "ebb: {half} touches at 50% were of pages that waited to be stored; such a touch costs a remap, and no load."
     ));
@@ -101,13 +88,16 @@ fn share_of(trace: &Trace, percent: usize) -> usize {
     (trace.touched * percent / 100).max(SMALLEST)
 }
 
-/// Touches, with the pager's own policy, of pages that wait to be stored.
-fn remaps(trace: &Trace, capacity: usize) -> usize {
+/// The pager's own policy: loads of pages that were there before, and touches of pages that wait to be stored.
+fn replay(trace: &Trace, capacity: usize) -> (usize, usize) {
     let mut ours = Replay::new(capacity);
-    for page in &trace.touches {
-        ours.touch(*page as usize);
-    }
-    ours.remapped()
+    let all = trace
+        .touches
+        .iter()
+        .filter(|page| ours.touch(**page as usize));
+    let loads = all.count() - trace.touched;
+    ours.check();
+    (loads, ours.remapped())
 }
 
 /// Percent of the pages within which touches may be hidden, for the smallest memory in the table.

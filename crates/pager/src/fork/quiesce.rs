@@ -40,8 +40,9 @@ impl<K: Kernel> FaultService<K> {
         let room = limit.saturating_sub(self.member.charged() as usize);
         let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
         self.base.fork.set_evicting(self.kernel, true);
-        self.evict_down_to(anyway.max(room), worker);
-        self.store_down_to(anyway.max(room), worker);
+        let target = anyway.max(room);
+        self.evict_down_to(target, worker);
+        self.store_down_to(target, worker);
         self.base.fork.set_evicting(self.kernel, false);
         self.serve_again(worker);
     }

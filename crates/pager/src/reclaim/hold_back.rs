@@ -82,7 +82,7 @@ impl HoldBack {
         self.touched += 1;
     }
 
-    /// So many pages begin to wait.
+    /// Pages begin to wait.
     pub fn captured(&mut self, pages: usize) {
         self.captured += pages;
     }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(after(&mut hold_back, 12.0, PAGES, POOL), PAGES / LEAST);
     }
 
-    /// Whatever is touched, and however many pages there are by then.
+    /// For any touches and any number of pages.
     #[test]
     fn the_target_keeps_to_its_bounds() {
         let (mut hold_back, mut random) = (HoldBack::new(), Random::new(1));

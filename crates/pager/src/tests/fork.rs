@@ -53,12 +53,7 @@ fn memory_mapped_behind_the_pager_is_inherited() {
 #[test]
 fn memory_filled_before_it_is_registered_is_credited() {
     let mut machine = Machine::new(2048);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let start = machine.mmap_unregistered(200, flags);
-    for i in 0..200 {
-        machine.kernel.touch(1, start + i * PAGE, Some(5)).unwrap();
-        machine.model.insert(start + i * PAGE, 5);
-    }
+    machine.fill_unregistered(200, 200, 5);
     fork(&mut machine);
     let member = machine.process.member;
     let credit = member.limit() - 2048;

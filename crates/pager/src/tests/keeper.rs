@@ -20,12 +20,7 @@ fn memory_is_registered_before_the_program_can_fill_it() {
 #[test]
 fn registration_learns_which_pages_are_there() {
     let mut machine = Machine::new(2048);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let start = machine.mmap_unregistered(16, flags);
-    for i in 0..8 {
-        machine.kernel.touch(1, start + i * PAGE, Some(5)).unwrap();
-        machine.model.insert(start + i * PAGE, 5);
-    }
+    let start = machine.fill_unregistered(16, 8, 5);
     machine.process.register_new();
     assert_eq!(machine.process.lock().pages.map().resident(), 8);
     machine.evict(start);

@@ -209,6 +209,16 @@ impl Machine {
         mapped.expect("mapped")
     }
 
+    /// The same, and the program has written `byte` to the first `filled` of them.
+    pub fn fill_unregistered(&mut self, pages: usize, filled: usize, byte: u8) -> usize {
+        let start = self.mmap_unregistered(pages, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        for address in (start..).step_by(PAGE).take(filled) {
+            self.kernel.touch(1, address, Some(byte)).unwrap();
+            self.model.insert(address, byte);
+        }
+        start
+    }
+
     /// `mmap` at a fixed address.
     pub fn mmap(
         &mut self,
