@@ -254,9 +254,11 @@ impl<K: Kernel> FaultService<K> {
         })
     }
 
-    /// A staged page goes back where it was; false if the system has no page for it.
+    /// A staged page goes back where it was; false if the system has no page for it. A copy needs no flush, but leaves
+    /// a frame, which waits for the others of its bay.
     fn bring_back(&self, state: &mut State, page: PageNumber) -> bool {
-        self.has_room(state, 1) && self.copy_back(state, page) || self.put_back(state, page)
+        let copies = !state.pages.waste_frames() && self.has_room(state, 1);
+        copies && self.copy_back(state, page) || self.put_back(state, page)
     }
 
     /// The same, moved if that can be: it takes no other page then.

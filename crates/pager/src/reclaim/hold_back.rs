@@ -105,8 +105,8 @@ impl HoldBack {
     }
 }
 
-/// Pages that wait in any case.
-fn least(pages: usize) -> usize {
+/// Pages that wait in any case, of so many in memory.
+pub fn least(pages: usize) -> usize {
     (pages / LEAST).clamp(UNIT / 2, LEAST_PAGES)
 }
 

@@ -29,7 +29,7 @@ use crate::map::page_map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UnitNum
 use crate::map::ranges::Ranges;
 use crate::reclaim::attempts::{Attempts, Held, PAGES, Waiter};
 use crate::reclaim::freeing::Freeing;
-use crate::reclaim::hold_back::{HoldBack, Loads};
+use crate::reclaim::hold_back::{self, HoldBack, Loads};
 use crate::reclaim::reclaim_queue::ReclaimQueue;
 use crate::reclaim::recorder::Recorder;
 use crate::reclaim::staging::{BayIndex, FrameRun, Staging};
@@ -131,6 +131,12 @@ impl Pages {
     /// Frames that hold captured pages.
     pub fn staged_frames(&self) -> usize {
         self.staging.staged_frames()
+    }
+
+    /// Whether so many frames hold nothing, in bays that hold pages, that there shall be no more of them.
+    pub fn waste_frames(&self) -> bool {
+        let wasted = self.staging.unused_frames() - self.staging.takeable_frames();
+        wasted >= hold_back::least(self.map.in_memory())
     }
 
     /// How many captured pages are to wait before they are stored.

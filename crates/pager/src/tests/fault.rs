@@ -130,6 +130,39 @@ fn a_staged_page_is_remapped() {
     machine.check();
 }
 
+/// Pages that come back while many wait do not leave so many frames without use.
+#[test]
+fn frames_of_pages_that_came_back_are_few() {
+    let config = Config {
+        codec: Codec::None,
+        ..Config::default()
+    };
+    let mut machine = Machine::with(2048, config, |devices| {
+        let store = Arc::new(RamStore::new(8192));
+        devices.add(store, DeviceSpec::default(), None).unwrap();
+    });
+    let (pages, mut random) = (8192, Random::new(3));
+    let start = machine.map(pages);
+    let mut most_waiting = 0;
+    for step in 0..60_000usize {
+        // Pages in use, which change slowly, and some at random.
+        let page = match random.below(50) {
+            0 => random.below(pages),
+            _ => (step / 20 + random.below(1500)) % pages,
+        };
+        machine.write(start + page * PAGE, step as u8);
+        machine.process.make_room(&mut machine.worker, When::Soon);
+        let state = machine.process.lock();
+        let (staging, pages) = (state.pages.staging(), &state.pages);
+        most_waiting = most_waiting.max(staging.staged_frames());
+        let wasted = staging.unused_frames() - staging.takeable_frames();
+        assert!(wasted <= pages.in_memory() / 128 + UNIT, "{wasted} frames");
+    }
+    assert!(most_waiting > 2048 / 32, "{most_waiting} wait at most");
+    assert!(machine.process.counters().fault_cache.get() > 1000);
+    machine.check();
+}
+
 /// A page that cannot be read back is lost, and leaves nothing behind on its device.
 #[test]
 fn a_lost_page_leaves_no_entry_and_no_slot() {
