@@ -9,7 +9,7 @@ use crate::fault::fault_service::FaultService;
 use crate::fault::resolve::Brought;
 use crate::map::access_pattern::{REACH, Window, around};
 use crate::map::mask::{ones, runs};
-use crate::map::page_map::{Mask, Page, PageMap, PageNumber, UNIT};
+use crate::map::page_map::{Mask, Page, PageNumber, UNIT};
 use crate::process::base::Locked;
 use crate::process::memory_ops::{Waking, Writes};
 use crate::process::state::State;
@@ -334,58 +334,8 @@ fn window_to_load(state: &mut State, page: PageNumber, (device, filling): (bool,
         return Window::one(page);
     }
     let window = state.window(page);
-    match device {
-        true if filling => window.widened(Window::of_unit(page)),
-        true => window.widened(neighbours(state.pages.map(), page)),
-        false => window,
+    if device && (filling || window.pages == 1 && state.pages.brings_rest(page)) {
+        return window.widened(Window::of_unit(page));
     }
-}
-
-/// Pages to bring from a device beside `page`, in order or not: the rest of its unit, if half of it is in memory
-/// already. Where pages of a unit come back one by one the others are likely to, and a transfer costs many times what
-/// one more page in it does.
-fn neighbours(map: &PageMap, page: PageNumber) -> Window {
-    let here = map.mask(page.unit(), |p| matches!(p, Page::Resident(_)));
-    if here.count_ones() as usize >= UNIT / 2 {
-        Window::of_unit(page)
-    } else {
-        Window::one(page)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Touches pages of a unit on a device in this order: how many transfers, and pages brought.
-    fn touch(order: impl Iterator<Item = usize>) -> (usize, usize) {
-        let mut map = PageMap::new();
-        let first = 50 * UNIT;
-        for page in first..first + UNIT {
-            map.set(PageNumber(page), Page::Swapped(EntryId(page as u32)));
-        }
-        let mut transfers = 0;
-        for page in order.map(|i| PageNumber(first + i)) {
-            let out = |p| matches!(map.get(p), Page::Swapped(_));
-            if !out(page) {
-                continue;
-            }
-            let window = neighbours(&map, page);
-            let (start, pages) = around(page, window.first, window.pages, out);
-            assert!((start.0..start.0 + pages).contains(&page.0));
-            for i in 0..pages {
-                map.set(start.plus(i), Page::Resident(None));
-            }
-            transfers += 1;
-        }
-        (transfers, map.resident())
-    }
-
-    #[test]
-    fn the_second_half_of_a_unit_takes_one_transfer_and_one_page_takes_one() {
-        assert_eq!(touch(0..UNIT), (UNIT / 2 + 1, UNIT));
-        assert_eq!(touch((0..UNIT).rev()), (UNIT / 2 + 1, UNIT));
-        assert_eq!(touch([9].into_iter()), (1, 1));
-        assert_eq!(touch([9, 2].into_iter()), (2, 2));
-    }
+    window
 }

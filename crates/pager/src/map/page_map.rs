@@ -144,14 +144,17 @@ pub struct UnitState {
     pub queued_ms: u32,
     /// Flag: it stands in the reclaim queue.
     pub queued: bool,
-    /// Flag: it left as part of a scan that only passed through.
-    pub scanned: bool,
+    /// Pages that were loaded one by one since some of it left, or [`SCANNED`].
+    pub loads: u8,
     /// Flag: it is named among those that are deferred.
     pub deferred: bool,
     /// Flag: threads may hold pages of it (`attempts`).
     pub held: bool,
 }
 const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
+
+/// In place of loads: it left as part of a scan that only passed through.
+pub const SCANNED: u8 = u8::MAX;
 
 struct Chunk {
     words: [PackedPage; CHUNK_PAGES],

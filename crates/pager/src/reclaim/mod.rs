@@ -10,3 +10,4 @@ pub mod reclaim_queue;
 pub mod recorder;
 pub mod replay;
 pub mod staging;
+pub mod unit_loads;

@@ -25,7 +25,7 @@
 //! ```
 
 use crate::map::mask::{ones, set_bits};
-use crate::map::page_map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};
+use crate::map::page_map::{Frame, Mask, Page, PageMap, PageNumber, SCANNED, UNIT, UnitNumber};
 use crate::map::ranges::Ranges;
 use crate::reclaim::attempts::{Attempts, Held, PAGES, Waiter};
 use crate::reclaim::freeing::Freeing;
@@ -33,6 +33,7 @@ use crate::reclaim::hold_back::{self, HoldBack, Loads};
 use crate::reclaim::reclaim_queue::ReclaimQueue;
 use crate::reclaim::recorder::Recorder;
 use crate::reclaim::staging::{BayIndex, FrameRun, Staging};
+use crate::reclaim::unit_loads::UnitLoads;
 use arrayvec::ArrayVec;
 use ebb_engine::swap::Swap;
 use ebb_engine::{Cpu, EntryId};
@@ -69,6 +70,7 @@ pub struct Pages {
     attempts: Attempts,
     staging: Staging,
     hold_back: HoldBack,
+    unit_loads: UnitLoads,
     /// A record of touches, for the lab.
     recorder: Option<Recorder>,
 }
@@ -82,6 +84,7 @@ impl Pages {
             attempts: Attempts::new(),
             staging: Staging::none(),
             hold_back: HoldBack::new(),
+            unit_loads: UnitLoads::new(),
             recorder: None,
         }
     }
@@ -328,6 +331,31 @@ impl Pages {
         entries
     }
 
+    /// A page on a device is loaded by itself, as far as it is known: whether the rest of its unit had better come too.
+    pub fn brings_rest(&mut self, page: PageNumber) -> bool {
+        let state = self.map.unit_mut(page.unit());
+        if state.loads == SCANNED {
+            return false;
+        }
+        state.loads = (state.loads + 1).min(UNIT as u8);
+        let loads = state.loads.into();
+        self.unit_loads.brings_rest(page.unit(), loads)
+    }
+
+    /// Pages of a unit leave: what was loaded of it until now says whether the rest was wanted.
+    fn ends_stay(&mut self, unit: UnitNumber) {
+        let loads = self.map.unit(unit).loads;
+        if loads == 0 || loads == SCANNED {
+            return;
+        }
+        self.map.unit_mut(unit).loads = 0;
+        if UnitLoads::is_sample(unit) {
+            let out = self.map.mask(unit, |p| matches!(p, Page::Swapped(_)));
+            self.unit_loads
+                .ended(loads.into(), out.count_ones() as usize);
+        }
+    }
+
     /// The transit is over: each is resident, perhaps with a copy, or poisoned. They leave again behind a `scan`,
     /// or in their turn.
     pub fn end_load(&mut self, first: PageNumber, outcome: &[Page], scan: bool) {
@@ -399,6 +427,9 @@ impl Pages {
         (victims, moved, lost): (Mask, Mask, Mask),
         copies: &Copies,
     ) -> usize {
+        if moved != 0 {
+            self.ends_stay(unit);
+        }
         let (mut came, mut clean): (Mask, Mask) = (0, 0);
         for (at, i) in set_bits(victims).enumerate() {
             let now = match (1 << i, copies[i]) {
@@ -634,6 +665,7 @@ impl Pages {
         self.queue.check(&self.map);
         self.attempts.check();
         self.staging.check();
+        self.unit_loads.check();
         let (mut staged, mut storing) = (0, 0);
         self.map
             .each(PageNumber(0), PageNumber(1 << 35), |number, page| {
