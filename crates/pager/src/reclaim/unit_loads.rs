@@ -19,8 +19,8 @@ use crate::map::page_map::{UNIT, UnitNumber};
 
 /// One unit in so many is a sample.
 const SAMPLE: usize = 16;
-/// The part of the rest that is to be wanted, in quarters.
-const WANTED: u32 = 3;
+/// The part of the rest that is to be wanted, in eighths.
+const WANTED: u32 = 7;
 /// Stays from which something is learned; twice as many before older ones count half.
 const ENOUGH: u32 = 32;
 /// The load with which the rest comes before anything is learned.
@@ -58,7 +58,7 @@ impl UnitLoads {
         }
         let i = load.min(UNIT - 1);
         match self.stays >= ENOUGH && self.out[i] > 0 {
-            true => self.followed[i] * 4 >= self.out[i] * WANTED,
+            true => self.followed[i] * 8 >= self.out[i] * WANTED,
             false => load >= SECOND,
         }
     }
