@@ -145,7 +145,7 @@ pub struct UnitState {
     /// Flag: it stands in the reclaim queue.
     pub queued: bool,
     /// Pages that were loaded one by one since some of it left, or [`SCANNED`].
-    pub loads: u8,
+    loads: u8,
     /// Flag: it is named among those that are deferred.
     pub deferred: bool,
     /// Flag: threads may hold pages of it (`attempts`).
@@ -154,7 +154,40 @@ pub struct UnitState {
 const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
 
 /// In place of loads: it left as part of a scan that only passed through.
-pub const SCANNED: u8 = u8::MAX;
+const SCANNED: u8 = u8::MAX;
+
+impl UnitState {
+    /// Whether it left as part of a scan that only passed through.
+    pub fn is_scanned(&self) -> bool {
+        self.loads == SCANNED
+    }
+
+    /// It leaves so, or in its turn, or comes back.
+    pub fn set_scanned(&mut self, yes: bool) {
+        match yes {
+            true => self.loads = SCANNED,
+            false if self.is_scanned() => self.loads = 0,
+            false => {}
+        }
+    }
+
+    /// A page of it is loaded by itself: the number of this load in its stay. None after a scan.
+    pub fn count_load(&mut self) -> Option<usize> {
+        if self.is_scanned() {
+            return None;
+        }
+        self.loads = (self.loads + 1).min(UNIT as u8);
+        Some(self.loads.into())
+    }
+
+    /// Its stay is over: so many pages were loaded by themselves.
+    pub fn end_stay(&mut self) -> usize {
+        match self.is_scanned() {
+            true => 0,
+            false => std::mem::take(&mut self.loads).into(),
+        }
+    }
+}
 
 struct Chunk {
     words: [PackedPage; CHUNK_PAGES],
@@ -431,6 +464,21 @@ impl PageMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loads_of_a_stay_are_counted_and_a_scan_has_none() {
+        let mut state = UnitState::default();
+        let loads = (0..UNIT + 2).map(|_| state.count_load().unwrap());
+        assert_eq!(loads.max(), Some(UNIT));
+        assert_eq!((state.end_stay(), state.end_stay()), (UNIT, 0));
+        state.set_scanned(true);
+        assert_eq!((state.count_load(), state.end_stay()), (None, 0));
+        assert!(state.is_scanned());
+        state.set_scanned(false);
+        assert_eq!(state.count_load(), Some(1));
+        state.set_scanned(false);
+        assert_eq!(state.count_load(), Some(2), "the count goes on");
+    }
 
     #[test]
     fn words_keep_every_state() {

@@ -25,7 +25,7 @@
 //! ```
 
 use crate::map::mask::{ones, set_bits};
-use crate::map::page_map::{Frame, Mask, Page, PageMap, PageNumber, SCANNED, UNIT, UnitNumber};
+use crate::map::page_map::{Frame, Mask, Page, PageMap, PageNumber, UNIT, UnitNumber};
 use crate::map::ranges::Ranges;
 use crate::reclaim::attempts::{Attempts, Held, PAGES, Waiter};
 use crate::reclaim::freeing::Freeing;
@@ -333,26 +333,16 @@ impl Pages {
 
     /// A page on a device is loaded by itself, as far as it is known: whether the rest of its unit had better come too.
     pub fn brings_rest(&mut self, page: PageNumber) -> bool {
-        let state = self.map.unit_mut(page.unit());
-        if state.loads == SCANNED {
-            return false;
-        }
-        state.loads = (state.loads + 1).min(UNIT as u8);
-        let loads = state.loads.into();
-        self.unit_loads.brings_rest(page.unit(), loads)
+        let load = self.map.unit_mut(page.unit()).count_load();
+        load.is_some_and(|load| self.unit_loads.brings_rest(page.unit(), load))
     }
 
     /// Pages of a unit leave: what was loaded of it until now says whether the rest was wanted.
     fn ends_stay(&mut self, unit: UnitNumber) {
-        let loads = self.map.unit(unit).loads;
-        if loads == 0 || loads == SCANNED {
-            return;
-        }
-        self.map.unit_mut(unit).loads = 0;
-        if UnitLoads::is_sample(unit) {
+        let loads = self.map.unit_mut(unit).end_stay();
+        if loads > 0 && UnitLoads::is_sample(unit) {
             let out = self.map.mask(unit, |p| matches!(p, Page::Swapped(_)));
-            self.unit_loads
-                .ended(loads.into(), out.count_ones() as usize);
+            self.unit_loads.ended(loads, out.count_ones() as usize);
         }
     }
 

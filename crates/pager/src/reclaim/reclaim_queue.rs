@@ -44,7 +44,7 @@
 //! - Qureshi et al., *Adaptive Insertion Policies for High Performance Caching* (2007), for evicting most pages of
 //!   a scan at once (their BIP)
 
-use crate::map::page_map::{Mask, PageMap, PageNumber, SCANNED, UNIT, UnitNumber, UnitState};
+use crate::map::page_map::{Mask, PageMap, PageNumber, UNIT, UnitNumber, UnitState};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
@@ -198,9 +198,7 @@ impl ReclaimQueue {
     fn enqueue(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) -> bool {
         let state = map.unit_mut(unit);
         state.stamp(mask, self.epoch);
-        if state.loads == SCANNED {
-            state.loads = 0;
-        }
+        state.set_scanned(false);
         let new = !std::mem::replace(&mut state.queued, true);
         if new {
             state.queued_ms = self.now_ms;
@@ -247,9 +245,9 @@ impl ReclaimQueue {
     /// tells them apart. With one in `n` kept the second finds `n / (n - 1)` times as much missing, and the first
     /// fits after about `n` rounds.
     pub fn joins_scan(&mut self, map: &PageMap, page: PageNumber) -> bool {
-        let before = match map.unit(page.unit()).loads {
-            SCANNED => 0,
-            _ => RESIDENT_SET,
+        let before = match map.unit(page.unit()).is_scanned() {
+            true => 0,
+            false => RESIDENT_SET,
         };
         let reuse = u32::from(self.age(map, page)) + u32::from(before);
         self.scanned = self.scanned.wrapping_add(1);
@@ -329,9 +327,7 @@ impl ReclaimQueue {
     ) -> Option<(UnitNumber, Mask)> {
         match self.judge(map, unit, present) {
             Verdict::Evict(victims) => {
-                if scanned {
-                    map.unit_mut(unit).loads = SCANNED;
-                }
+                map.unit_mut(unit).set_scanned(scanned);
                 return Some((unit, victims));
             }
             Verdict::Keep => self.kept.push_back(unit),
