@@ -1,8 +1,8 @@
 //! Resolving a fault: a first touch is filled, a captured page goes back where it was, a swapped one
 //! is loaded (`swap_in`).
 //!
-//! All come by copy (`install`), while the budget has room. A captured page for which there is none is
-//! moved back.
+//! All come by copy (`install`), while the budget has room. A captured page is moved back where there is none, or
+//! where copies have left many frames without use.
 
 use crate::budget::charge::Charge;
 use crate::fault::fault_service::FaultService;
@@ -257,8 +257,9 @@ impl<K: Kernel> FaultService<K> {
     /// A staged page goes back where it was; false if the system has no page for it. A copy needs no flush, but leaves
     /// a frame, which waits for the others of its bay.
     fn bring_back(&self, state: &mut State, page: PageNumber) -> bool {
-        let copies = !state.pages.waste_frames() && self.has_room(state, 1);
-        copies && self.copy_back(state, page) || self.put_back(state, page)
+        let moves = state.pages.has_wasted_frames() && state.movable(page);
+        !moves && self.has_room(state, 1) && self.copy_back(state, page)
+            || self.put_back(state, page)
     }
 
     /// The same, moved if that can be: it takes no other page then.

@@ -68,7 +68,8 @@ impl<K: Kernel> FaultService<K> {
         }
         let age = state.pages.age(page);
         let rank = state.pages.rank(page);
-        let (pass, entries) = self.begin_loading(&mut state, &window, (page, rank), (first, pages));
+        let (pass, entries) =
+            self.begin_loading(&mut state, &window, (page, rank, device), (first, pages));
         let load = SwapIn {
             first,
             entries,
@@ -119,7 +120,7 @@ impl<K: Kernel> FaultService<K> {
         &self,
         state: &mut State,
         window: &Window,
-        (page, rank): (PageNumber, usize),
+        (page, rank, device): (PageNumber, usize, bool),
         (first, pages): (PageNumber, usize),
     ) -> (bool, ArrayVec<EntryId, UNIT>) {
         let State {
@@ -128,6 +129,9 @@ impl<K: Kernel> FaultService<K> {
             ..
         } = state;
         pool_split.record_refault(rank, all.map().resident());
+        if device {
+            all.count_load(page, pages);
+        }
         let entries = all.begin_load(first, pages);
         (window.whole_scan && all.joins_scan(page), entries)
     }
@@ -334,7 +338,7 @@ fn window_to_load(state: &mut State, page: PageNumber, (device, filling): (bool,
         return Window::one(page);
     }
     let window = state.window(page);
-    if device && (filling || window.pages == 1 && state.pages.brings_rest(page)) {
+    if device && (filling || !window.stream && state.pages.wants_rest(page)) {
         return window.widened(Window::of_unit(page));
     }
     window

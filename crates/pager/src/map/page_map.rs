@@ -144,7 +144,7 @@ pub struct UnitState {
     pub queued_ms: u32,
     /// Flag: it stands in the reclaim queue.
     pub queued: bool,
-    /// Pages that were loaded one by one since some of it left, or [`SCANNED`].
+    /// Pages that were loaded from a device one by one since some of it left, or [`SCANNED`].
     loads: u8,
     /// Flag: it is named among those that are deferred.
     pub deferred: bool,
@@ -171,13 +171,16 @@ impl UnitState {
         }
     }
 
-    /// A page of it is loaded by itself: the number of this load in its stay. None after a scan.
-    pub fn count_load(&mut self) -> Option<usize> {
-        if self.is_scanned() {
-            return None;
+    /// The number in its stay of the load that comes next. None after a scan, as the mark of that is still needed.
+    pub fn next_load(&self) -> Option<usize> {
+        (!self.is_scanned()).then_some(usize::from(self.loads) + 1)
+    }
+
+    /// A page of it is loaded by itself.
+    pub fn count_load(&mut self) {
+        if !self.is_scanned() {
+            self.loads = (self.loads + 1).min(UNIT as u8);
         }
-        self.loads = (self.loads + 1).min(UNIT as u8);
-        Some(self.loads.into())
     }
 
     /// Its stay is over: so many pages were loaded by themselves.
@@ -468,16 +471,16 @@ mod tests {
     #[test]
     fn loads_of_a_stay_are_counted_and_a_scan_has_none() {
         let mut state = UnitState::default();
-        let loads = (0..UNIT + 2).map(|_| state.count_load().unwrap());
-        assert_eq!(loads.max(), Some(UNIT));
+        (0..UNIT + 2).for_each(|_| state.count_load());
         assert_eq!((state.end_stay(), state.end_stay()), (UNIT, 0));
         state.set_scanned(true);
-        assert_eq!((state.count_load(), state.end_stay()), (None, 0));
+        state.count_load();
+        assert_eq!((state.next_load(), state.end_stay()), (None, 0));
         assert!(state.is_scanned());
         state.set_scanned(false);
-        assert_eq!(state.count_load(), Some(1));
+        state.count_load();
         state.set_scanned(false);
-        assert_eq!(state.count_load(), Some(2), "the count goes on");
+        assert_eq!(state.next_load(), Some(2), "the count goes on");
     }
 
     #[test]

@@ -136,8 +136,9 @@ impl Pages {
         self.staging.staged_frames()
     }
 
-    /// Whether so many frames hold nothing, in bays that hold pages, that there shall be no more of them.
-    pub fn waste_frames(&self) -> bool {
+    /// Whether so many frames hold nothing, and wait for others of their bay or are being given back, that there shall
+    /// be no more of them.
+    pub fn has_wasted_frames(&self) -> bool {
         let wasted = self.staging.unused_frames() - self.staging.takeable_frames();
         wasted >= hold_back::least(self.map.in_memory())
     }
@@ -331,10 +332,19 @@ impl Pages {
         entries
     }
 
-    /// A page on a device is loaded by itself, as far as it is known: whether the rest of its unit had better come too.
-    pub fn brings_rest(&mut self, page: PageNumber) -> bool {
-        let load = self.map.unit_mut(page.unit()).count_load();
+    /// Whether the rest of its unit had better come with a page that is to be loaded from a device.
+    pub fn wants_rest(&self, page: PageNumber) -> bool {
+        let load = self.map.unit(page.unit()).next_load();
         load.is_some_and(|load| self.unit_loads.brings_rest(page.unit(), load))
+    }
+
+    /// A page is loaded from a device, one of so many. In a sample, what comes with others says nothing.
+    pub fn count_load(&mut self, page: PageNumber, pages: usize) {
+        let unit = self.map.unit_mut(page.unit());
+        match pages > 1 && UnitLoads::is_sample(page.unit()) {
+            true => _ = unit.end_stay(),
+            false => unit.count_load(),
+        }
     }
 
     /// Pages of a unit leave: what was loaded of it until now says whether the rest was wanted.
@@ -582,6 +592,8 @@ impl Pages {
     fn forget_page(&mut self, number: PageNumber, page: Page) -> Option<EntryId> {
         if matches!(page, Page::Staged(_) | Page::Swapped(_)) {
             self.queue.no_longer_out(&self.map, number, 1);
+            // Nobody will know whether it was wanted.
+            self.map.unit_mut(number.unit()).end_stay();
         }
         let entry = match page {
             Page::Resident(kept) => kept,
@@ -636,6 +648,7 @@ impl Pages {
             page => (page, None),
         };
         self.map.set(from, Page::Untouched);
+        self.map.unit_mut(from.unit()).end_stay();
         self.map.set(to, page);
         if matches!(page, Page::Resident(_)) {
             self.requeue(to.unit());

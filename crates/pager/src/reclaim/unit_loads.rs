@@ -10,8 +10,9 @@
 //! wanted(i) = Σ loads after the i-th / Σ pages that were out after it,   over stays of at least i loads
 //! ```
 //!
-//! The rest comes with the `i`-th load where at least [`WANTED`] of it was. Until stays have ended it comes with the second:
-//! a phase that reads an array out of order is over before its units leave.
+//! The rest comes with the `i`-th load where at least [`WANTED`] of it was: as far as pages in a row are out. Until
+//! [`ENOUGH`] stays have ended it comes with the second load, as a phase that reads an array out of order is over before
+//! its units leave. Where an array does not fit, three quarters of a unit displace as much as they spare (decision 0016).
 //!
 //! Not here: scans, which bring units without a device, too (`access_pattern`).
 
@@ -57,7 +58,7 @@ impl UnitLoads {
             return false;
         }
         let i = load.min(UNIT - 1);
-        match self.stays >= ENOUGH && self.out[i] > 0 {
+        match self.stays >= ENOUGH && self.out[i] >= UNIT as u32 {
             true => self.followed[i] * 8 >= self.out[i] * WANTED,
             false => load >= SECOND,
         }

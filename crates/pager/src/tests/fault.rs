@@ -199,6 +199,41 @@ fn the_rest_of_a_unit_comes_with_its_second_load() {
     machine.check();
 }
 
+/// Where two pages of a unit are wanted before it leaves, the rest soon comes no more.
+#[test]
+fn units_that_are_not_wanted_whole_come_page_by_page() {
+    let config = Config {
+        codec: Codec::None,
+        ..Config::default()
+    };
+    let mut machine = Machine::with(2048, config, |devices| {
+        let store = Arc::new(RamStore::new(16_384));
+        devices.add(store, DeviceSpec::default(), None).unwrap();
+    });
+    let (units, mut random) = (1024, Random::new(4));
+    let start = machine.map(units * UNIT);
+    for page in 0..units * UNIT {
+        machine.write(start + page * PAGE, (page % 255 + 1) as u8);
+    }
+    let mut came_along = Vec::new();
+    for _ in 0..6 {
+        let before = machine.process.counters().readahead.get();
+        for i in 0..units {
+            let unit = i * 389 % units;
+            // Too far apart for a scan.
+            let (one, other) = (random.below(3), 12 + random.below(3));
+            for page in [one, other] {
+                machine.read(start + (unit * UNIT + page) * PAGE);
+            }
+        }
+        came_along.push(machine.process.counters().readahead.get() - before);
+        machine.check();
+    }
+    let units = units as u64;
+    assert!(came_along[0] > units, "{came_along:?}");
+    assert!(came_along[5] < units / 2, "{came_along:?}");
+}
+
 /// A page that cannot be read back is lost, and leaves nothing behind on its device.
 #[test]
 fn a_lost_page_leaves_no_entry_and_no_slot() {
