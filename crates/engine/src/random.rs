@@ -1,4 +1,4 @@
-//! Random numbers for tests, models and simulations: the same in every run of one seed. Not for secrets.
+//! Random numbers for samples, tests, models and simulations: the same in every run of one seed. Not for secrets.
 
 /// Spreads a number over 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). For numbers
 /// drawn in any order, each by its place.

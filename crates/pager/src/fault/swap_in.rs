@@ -68,8 +68,10 @@ impl<K: Kernel> FaultService<K> {
         }
         let age = state.pages.age(page);
         let rank = state.pages.rank(page);
-        let (pass, entries) =
-            self.begin_loading(&mut state, &window, (page, rank, device), (first, pages));
+        if device {
+            state.pages.count_load(page, pages);
+        }
+        let (pass, entries) = self.begin_loading(&mut state, &window, (page, rank), (first, pages));
         let load = SwapIn {
             first,
             entries,
@@ -120,7 +122,7 @@ impl<K: Kernel> FaultService<K> {
         &self,
         state: &mut State,
         window: &Window,
-        (page, rank, device): (PageNumber, usize, bool),
+        (page, rank): (PageNumber, usize),
         (first, pages): (PageNumber, usize),
     ) -> (bool, ArrayVec<EntryId, UNIT>) {
         let State {
@@ -129,9 +131,6 @@ impl<K: Kernel> FaultService<K> {
             ..
         } = state;
         pool_split.record_refault(rank, all.map().resident());
-        if device {
-            all.count_load(page, pages);
-        }
         let entries = all.begin_load(first, pages);
         (window.whole_scan && all.joins_scan(page), entries)
     }

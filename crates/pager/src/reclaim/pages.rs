@@ -139,8 +139,7 @@ impl Pages {
     /// Whether so many frames hold nothing, and wait for others of their bay or are being given back, that there shall
     /// be no more of them.
     pub fn has_wasted_frames(&self) -> bool {
-        let wasted = self.staging.unused_frames() - self.staging.takeable_frames();
-        wasted >= hold_back::least(self.map.in_memory())
+        self.staging.wasted_frames() >= hold_back::least(self.map.in_memory())
     }
 
     /// How many captured pages are to wait before they are stored.

@@ -149,6 +149,11 @@ impl Staging {
         self.takeable_frames
     }
 
+    /// The others: they wait for the rest of their bay, or are on their way to the system.
+    pub fn wasted_frames(&self) -> usize {
+        self.unused_frames - self.takeable_frames
+    }
+
     /// Frames that hold captured pages.
     pub fn staged_frames(&self) -> usize {
         self.staged_frames
@@ -344,7 +349,7 @@ impl Staging {
     /// Unused frames of a bay that still holds pages, or is open: which bay and frames. They are to be
     /// given back, and `released`, before the lock is left.
     pub fn take_early(&mut self) -> Option<(BayIndex, Mask)> {
-        if self.unused_frames == self.takeable_frames {
+        if self.wasted_frames() == 0 {
             return None;
         }
         let unused = |bay: &BayIndex| {

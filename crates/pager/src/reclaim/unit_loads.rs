@@ -17,9 +17,10 @@
 //! Not here: scans, which bring units without a device, too (`access_pattern`).
 
 use crate::map::page_map::{UNIT, UnitNumber};
+use ebb_engine::random::mix;
 
 /// One unit in so many is a sample.
-const SAMPLE: usize = 16;
+const SAMPLE: u64 = 16;
 /// The part of the rest that is to be wanted, in eighths.
 const WANTED: u32 = 7;
 /// Stays from which something is learned; twice as many before older ones count half.
@@ -27,7 +28,7 @@ const ENOUGH: u32 = 32;
 /// The load with which the rest comes before anything is learned.
 const SECOND: usize = 2;
 
-/// What the loads of the sample say.
+/// See the module.
 pub struct UnitLoads {
     stays: u32,
     /// Loads that followed the one of each number.
@@ -49,7 +50,7 @@ impl UnitLoads {
     /// Whether pages of this unit are loaded one by one.
     pub fn is_sample(unit: UnitNumber) -> bool {
         // Arrays and heaps have strides of powers of two.
-        (unit.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (SAMPLE as u64 - 1) == 0
+        mix(unit.0 as u64).is_multiple_of(SAMPLE)
     }
 
     /// Whether the rest of a unit comes with its load of this number in this stay.
@@ -64,9 +65,9 @@ impl UnitLoads {
         }
     }
 
-    /// The stay of a unit of the sample is over: so many loads, and so many pages that are still out.
+    /// The stay of a unit of the sample is over: so many loads, no more than it has pages, and so many pages that are
+    /// still out.
     pub fn ended(&mut self, loads: usize, out: usize) {
-        let loads = loads.min(UNIT);
         for i in 1..=loads.min(UNIT - 1) {
             self.followed[i] += (loads - i) as u32;
             self.out[i] += (loads - i + out) as u32;

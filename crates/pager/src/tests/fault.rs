@@ -4,11 +4,8 @@ use super::machine::Machine;
 use crate::eviction::make_room::{Step, When};
 use crate::map::page_map::{Page, UNIT};
 use ebb_engine::random::Random;
-use ebb_engine::slots::DeviceSpec;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_stores::{FaultyStore, RamStore};
-use ebb_tree::{Codec, Config};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -133,14 +130,7 @@ fn a_staged_page_is_remapped() {
 /// Pages that come back while many wait do not leave so many frames without use.
 #[test]
 fn frames_of_pages_that_came_back_are_few() {
-    let config = Config {
-        codec: Codec::None,
-        ..Config::default()
-    };
-    let mut machine = Machine::with(2048, config, |devices| {
-        let store = Arc::new(RamStore::new(8192));
-        devices.add(store, DeviceSpec::default(), None).unwrap();
-    });
+    let mut machine = Machine::without_pool(2048, RamStore::new(8192));
     let (pages, mut random) = (8192, Random::new(3));
     let start = machine.map(pages);
     let mut most_waiting = 0;
@@ -155,7 +145,7 @@ fn frames_of_pages_that_came_back_are_few() {
         let state = machine.process.lock();
         let (staging, pages) = (state.pages.staging(), &state.pages);
         most_waiting = most_waiting.max(staging.staged_frames());
-        let wasted = staging.unused_frames() - staging.takeable_frames();
+        let wasted = staging.wasted_frames();
         assert!(wasted <= pages.in_memory() / 128 + UNIT, "{wasted} frames");
     }
     assert!(most_waiting > 2048 / 32, "{most_waiting} wait at most");
@@ -167,14 +157,7 @@ fn frames_of_pages_that_came_back_are_few() {
 /// An array on a device that is read out of order comes in few transfers. Pages of which each unit has one come alone.
 #[test]
 fn the_rest_of_a_unit_comes_with_its_second_load() {
-    let config = Config {
-        codec: Codec::None,
-        ..Config::default()
-    };
-    let mut machine = Machine::with(4096, config, |devices| {
-        let store = Arc::new(RamStore::new(8192));
-        devices.add(store, DeviceSpec::default(), None).unwrap();
-    });
+    let mut machine = Machine::without_pool(4096, RamStore::new(8192));
     let (pages, mut random) = (2048, Random::new(9));
     let start = machine.map(pages);
     (0..pages).for_each(|page| machine.write(start + page * PAGE, (page % 255 + 1) as u8));
@@ -202,14 +185,7 @@ fn the_rest_of_a_unit_comes_with_its_second_load() {
 /// Where two pages of a unit are wanted before it leaves, the rest soon comes no more.
 #[test]
 fn units_that_are_not_wanted_whole_come_page_by_page() {
-    let config = Config {
-        codec: Codec::None,
-        ..Config::default()
-    };
-    let mut machine = Machine::with(2048, config, |devices| {
-        let store = Arc::new(RamStore::new(16_384));
-        devices.add(store, DeviceSpec::default(), None).unwrap();
-    });
+    let mut machine = Machine::without_pool(2048, RamStore::new(16_384));
     let (units, mut random) = (1024, Random::new(4));
     let start = machine.map(units * UNIT);
     for page in 0..units * UNIT {
@@ -237,15 +213,9 @@ fn units_that_are_not_wanted_whole_come_page_by_page() {
 /// A page that cannot be read back is lost, and leaves nothing behind on its device.
 #[test]
 fn a_lost_page_leaves_no_entry_and_no_slot() {
-    let config = Config {
-        codec: Codec::None,
-        ..Config::default()
-    };
-    let mut machine = Machine::with(1024, config, |devices| {
-        let faults = "read=1/1".parse().unwrap();
-        let store = Arc::new(FaultyStore::new(RamStore::new(1024), faults));
-        devices.add(store, DeviceSpec::default(), None).unwrap();
-    });
+    let faults = "read=1/1".parse().unwrap();
+    let store = FaultyStore::new(RamStore::new(1024), faults);
+    let mut machine = Machine::without_pool(1024, store);
     let slots = |machine: &Machine| machine.process.swap_space.devices.devices.usage()[0].used;
     let start = machine.map(UNIT);
     machine.write(start, 77);

@@ -9,13 +9,15 @@ use crate::pager::Pager;
 use crate::process::lifecycle::{Beginning, Entries};
 use crate::process::outcome::Outcome;
 use crate::process::worker::{PendingFault, Worker};
-use ebb_engine::slots::Devices;
+use ebb_engine::env::Store;
+use ebb_engine::slots::{DeviceSpec, Devices};
 use ebb_memory_kernel::alone::Alone;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
 use ebb_sys::userfaultfd::{BATCH, Fault};
-use ebb_tree::{Config, Member};
+use ebb_tree::{Codec, Config, Member};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -48,6 +50,18 @@ impl Machine {
     /// The same of this configuration, with the devices that are added.
     pub fn with(budget: u64, config: Config, add: impl FnOnce(&Devices)) -> Self {
         Self::on(MemoryKernel::alone(), budget, config, add)
+    }
+
+    /// The same without a pool: what leaves goes to this device.
+    pub fn without_pool(budget: u64, device: impl Store + 'static) -> Self {
+        let config = Config {
+            codec: Codec::None,
+            ..Config::default()
+        };
+        Self::with(budget, config, |devices| {
+            let added = devices.add(Arc::new(device), DeviceSpec::default(), None);
+            added.expect("a device");
+        })
     }
 
     /// The same on this kernel.
