@@ -1,6 +1,6 @@
 //! How the budget is shared between resident pages and the pool, where there are devices.
 //!
-//! A page in the pool costs a fault, a page on a device ten times that; but the pool's RAM is RAM that the program
+//! A page in the pool costs a fault, a page on a device many times that; but the pool's RAM is RAM that the program
 //! does not have. The better split depends on the program. A working set that nearly fits wants to be resident; one
 //! far larger than memory wants to be in the pool.
 //!
@@ -19,7 +19,7 @@
 //! cheapest split, as the ranks are a guess that gets worse with distance.
 //!
 //! At first the pool may have nearly all: pages that go to a device before anything is known of them may have to come
-//! back, at ten times the cost. And moving the line costs something itself: pages are written and perhaps read again,
+//! back, at several times the cost. And moving the line costs something itself: pages are written and perhaps read again,
 //! or compressed. Nobody knows whether the program will go on as it did. So a step is taken when its savings until
 //! now make up for its cost, as one buys skis when the rent paid has come to their price.
 //!
@@ -43,6 +43,9 @@ const WRITTEN: u64 = 8;
 const WORTH: u64 = 5;
 /// The highest price of a frame: a disk that turns has others, and ages tell no more.
 const MOST_PRICE: u64 = 64;
+/// What a page in the pool costs beside its fault as timed, in ns: the way into the kernel and back, two switches of
+/// threads, the way out again, and what compression leaves of the caches. A page on a device costs that too.
+const UNTIMED: u64 = 16_000;
 /// Faults from which something can be learned.
 const ENOUGH: u32 = 256;
 
@@ -154,7 +157,7 @@ impl PoolSplit {
         if self.seen < ENOUGH || resident < SET {
             return false;
         }
-        let near = costs.pool.load(Relaxed);
+        let near = costs.pool.load(Relaxed) + UNTIMED;
         let far = near + costs.more.load(Relaxed);
         let grows = pool * 8 >= budget * self.share / WHOLE * 7;
         let cost = |share: usize| {
@@ -283,7 +286,8 @@ mod tests {
     #[test]
     fn a_step_is_taken_when_it_would_have_saved_what_it_costs() {
         // Every fault would be saved, and a step writes 2000 pages.
-        let (each, write) = (10_000, 100_000 / WRITTEN as usize);
+        let near = 10_000 + UNTIMED as usize;
+        let (each, write) = (near, (near + 90_000) / WRITTEN as usize);
         let paid = 2_000 * write;
         let windows = windows(&mut PoolSplit::new(), |_| 1, 1_000);
         let lost = windows * ENOUGH as usize * each;
