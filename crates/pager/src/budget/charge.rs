@@ -210,4 +210,20 @@ mod tests {
         charge.begins_with(0);
         charge.check();
     }
+
+    /// A credit is as old as the oldest measurement of what it is for: later ones may have counted a part of it.
+    #[test]
+    fn credit_is_since_the_oldest_measurement() {
+        let mut charge = Charge::new();
+        for (rollups, since) in [
+            (7, 7),
+            (9, 7),
+            (u32::MAX - 3, u32::MAX - 3),
+            (5, u32::MAX - 3),
+        ] {
+            charge.unshare(1, rollups);
+            assert_eq!(charge.since, since);
+        }
+        assert_eq!(charge.unshared, 4);
+    }
 }

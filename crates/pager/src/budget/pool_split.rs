@@ -314,6 +314,20 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_of_the_pool_is_worth_the_faults_of_its_pages() {
+        let costs = Costs::new();
+        // A page on a device costs ten times one in the pool.
+        assert_eq!(
+            [16, 32, 48].map(|density| costs.price(density)),
+            [10, 20, 30]
+        );
+        assert_eq!(
+            [0, 16 * 100].map(|density| costs.price(density)),
+            [1, MOST_PRICE]
+        );
+    }
+
+    #[test]
     fn a_busy_machine_makes_no_device_look_near() {
         let costs = Costs::new();
         for _ in 0..1_000 {

@@ -6,6 +6,7 @@ use crate::map::page_map::{Page, UNIT};
 use ebb_engine::random::Random;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_stores::{FaultyStore, RamStore};
+use ebb_sys::paging::Kernel;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -88,6 +89,20 @@ fn memory_mapped_behind_the_pager_is_left_alone() {
     assert_eq!(machine.kernel.touch(1, start, None), Ok(9));
     assert!(machine.process.lock().ranges.find(start).is_none());
     assert_eq!(machine.page(start), Page::Untouched);
+    machine.check();
+}
+
+/// A page that the program dropped without libc reads as zeros, as it would without a pager, and is counted.
+#[test]
+fn memory_dropped_behind_the_pager_reads_as_zeros() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(4);
+    machine.write(start, 7);
+    // SAFETY: memory of the kernel in memory.
+    let dropped = unsafe { machine.kernel.madvise(start, PAGE, libc::MADV_DONTNEED) };
+    assert_eq!(dropped, Ok(()));
+    assert_eq!(machine.touch(1, start, None), 0);
+    assert_eq!(machine.process.counters().map_disagrees.get(), 1);
     machine.check();
 }
 

@@ -54,6 +54,50 @@ fn memory_of_the_pager_in_a_hole_is_not_registered() {
     machine.check();
 }
 
+/// What the program unmapped without libc, and no page beside it, is managed no more.
+#[test]
+fn a_hole_that_nobody_told_of_is_found_at_registration() {
+    let mut machine = Machine::new(2048);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let start = machine.mmap_unregistered(64, flags);
+    let hole = start + 21 * PAGE..start + 24 * PAGE;
+    machine
+        .kernel
+        .tables(|tables| tables.unmap(hole.start, hole.len()));
+    machine.process.register_new();
+    for at in (start..).step_by(PAGE).take(64) {
+        let managed = machine.process.lock().ranges.find(at).is_some();
+        assert_eq!(managed, !hole.contains(&at), "{at:#x} from {start:#x}");
+    }
+    machine.write(start, 1);
+    machine.write(hole.end, 2);
+    machine.evict(start);
+    machine.read_all();
+    machine.check();
+}
+
+/// Memory that the program wants for a userfaultfd of its own is the pager's no more, to the kernel neither.
+#[test]
+fn released_memory_is_registered_no_more() {
+    let mut machine = Machine::new(2048);
+    let start = machine.map(64);
+    (0..64).for_each(|i| machine.write(start + i * PAGE, 1));
+    let part = start + 16 * PAGE..start + 32 * PAGE;
+    let mut state = machine.process.lock();
+    state
+        .ranges
+        .change(part.start, part.end, |a| a.released = true);
+    assert!(machine.process.release_to_program(&mut state));
+    assert!(!machine.process.release_to_program(&mut state));
+    drop(state);
+    for at in (start..).step_by(PAGE).take(64) {
+        let is_ours = !part.contains(&at);
+        assert_eq!(machine.kernel.is_registered(at), is_ours);
+        assert_eq!(machine.process.lock().ranges.find(at).is_some(), is_ours);
+    }
+    machine.check();
+}
+
 #[test]
 fn a_peer_that_asks_gets_cold_memory() {
     let mut machine = Machine::new(4096);

@@ -7,44 +7,20 @@
 //! ```
 //! The first that is given holds, for each option by itself.
 //!
-//! Not here: the meaning of a value (`setup`).
+//! Not here: the text of the file (`config_file`), the meaning of a value (`setup`).
+
+mod config_file;
 
 use crate::cli::{Cli, RunArgs, Verb};
 use crate::setup::places;
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
+use config_file::{Specs, Values};
 use ebb_stores::Size;
-use serde::Deserialize;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-
-/// Values of one source.
-#[derive(Deserialize, Default, PartialEq, Eq, Debug)]
-#[serde(deny_unknown_fields)]
-struct Values {
-    memory: Option<String>,
-    swap: Option<Specs>,
-    pool: Option<String>,
-}
-
-/// One SPEC or several.
-#[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
-#[serde(untagged)]
-enum Specs {
-    One(String),
-    Several(Vec<String>),
-}
-
-impl Specs {
-    fn list(self) -> Vec<String> {
-        match self {
-            Specs::One(spec) => vec![spec],
-            Specs::Several(specs) => specs,
-        }
-    }
-}
 
 /// An option and the default that it got.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -151,7 +127,7 @@ fn fill_from(
                 specs.map(|spec| (spec.to_owned(), name.clone())).collect()
             }
             None => {
-                let specs = values.swap.map_or_else(Vec::new, Specs::list);
+                let specs = values.swap.map_or_else(Vec::new, Specs::into_list);
                 specs
                     .into_iter()
                     .filter_map(|spec| in_file(Some(spec)))
@@ -190,17 +166,7 @@ fn read(file: &Path) -> Result<Values> {
             });
         }
     };
-    toml::from_str(&text).map_err(|error| {
-        // With line, column and key.
-        anyhow!(
-            "{}: {}     keys are memory, swap and pool, and values stand in quotes",
-            file.display(),
-            error
-                .to_string()
-                .replace('\n', "\n     ")
-                .trim_end_matches(' ')
-        )
-    })
+    config_file::parse(&text).map_err(|why| anyhow!("{}: {why}", file.display()))
 }
 
 #[cfg(test)]
