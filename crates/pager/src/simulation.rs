@@ -8,6 +8,7 @@ use crate::pager::Pager;
 use crate::process::lifecycle::Beginning;
 pub use crate::process::lifecycle::Entries;
 pub use crate::process::outcome::Outcome;
+use ebb_engine::DeviceId;
 use ebb_engine::slots::Devices;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
@@ -191,6 +192,20 @@ impl<K: Kernel> Simulated<K> {
             used: process.used(&state),
             unmanaged: state.charge.unmanaged(),
         }
+    }
+
+    /// The device that was added as this one is to leave from now on, or is to stay after all.
+    pub fn leave_device(&self, index: usize, leaves: bool) {
+        if let Some(process) = self.pager.process() {
+            let devices = &process.swap_space.devices;
+            devices.leave_unlisted(DeviceId(index as u8), leaves);
+        }
+    }
+
+    /// Devices in use.
+    pub fn devices(&self) -> usize {
+        let process = self.pager.process();
+        process.map_or(0, |p| p.swap_space.devices.devices.usage().len())
     }
 
     /// Page faults that were served.

@@ -95,6 +95,7 @@ impl Plan {
                 false => 0,
             },
             vforks: vforks(stream),
+            removals: removals(seed, &devices),
             noise,
             ..mix
         };
@@ -128,7 +129,8 @@ impl Plan {
         let processes = if self.mix.forks > 0 { 6 } else { 2 };
         // The memory of a former program goes a moment later.
         let processes = processes << usize::from(self.mix.execs > 0);
-        fails || self.disturbances.no_page > 0 || room < processes * self.mix.most
+        let goes = self.mix.removals > 0;
+        fails || goes || self.disturbances.no_page > 0 || room < processes * self.mix.most
     }
 
     /// Whether pages may be lost.
@@ -156,6 +158,15 @@ fn vforks(stream: &mut Stream) -> usize {
         0..30 => 1 + stream.below(80),
         30..36 => 600,
         _ => 0,
+    }
+}
+
+/// Changes of what devices are to leave, in thousandths of operations. Drawn by themselves: seeds keep their plans.
+fn removals(seed: u64, devices: &[DevicePlan]) -> usize {
+    let stream = &mut Stream::new(seed, 0x1ea7);
+    match !devices.is_empty() && stream.percent(40) {
+        true => [4, 20, 100][stream.below(3)],
+        false => 0,
     }
 }
 
@@ -187,6 +198,7 @@ fn mix(stream: &mut Stream, swarm: bool, (forks, pressed): (usize, bool), budget
         forks,
         execs: 0,
         vforks: 0,
+        removals: 0,
         writes: 2 + part(75, 78),
         noise: 0,
         most: match forks {

@@ -29,6 +29,8 @@ pub struct Mix {
     pub execs: usize,
     /// Children of `vfork`, in thousandths.
     pub vforks: usize,
+    /// Changes of what devices are to leave, in thousandths.
+    pub removals: usize,
     /// Writes among touches, in hundredths.
     pub writes: usize,
     /// Noise among what touches write, in hundredths, beside what chance makes of it: pages that find no room in a pool.
@@ -63,7 +65,7 @@ thread_local! {
     /// That of this process.
     static PROGRAM: Program = const { Program {
         memory: RefCell::new(MemoryModel::new()),
-        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, execs: 0, vforks: 0, writes: 0, noise: 0, most: 0, dies_after: 0 }),
+        mix: Cell::new(Mix { calls: 0, transfers: 0, forks: 0, execs: 0, vforks: 0, removals: 0, writes: 0, noise: 0, most: 0, dies_after: 0 }),
         threads: Cell::new(0),
         left: Cell::new(0),
         done: Cell::new(0),
@@ -203,6 +205,8 @@ impl ProgramThread {
             self.exec();
         } else if mix.vforks > 0 && self.stream.below(1000) < mix.vforks {
             self.vfork(mix);
+        } else if mix.removals > 0 && self.stream.below(1000) < mix.removals {
+            self.device_leaves();
         } else {
             self.touches(mix.writes, mix.noise);
         }
@@ -599,6 +603,18 @@ impl ProgramThread {
         }
         self.stream = Stream::new(seed, 0);
         begin(true);
+    }
+
+    /// A device is to leave, or stays after all. Others of the tree keep theirs.
+    fn device_leaves(&mut self) {
+        let (index, leaves) = (self.stream.below(2), self.stream.percent(75));
+        let left = pager().devices() as u64;
+        world().note(
+            What::Do,
+            "device leaves",
+            [index as u64 | left << 8, u64::from(leaves)],
+        );
+        pager().leave_device(index, leaves);
     }
 
     /// A child in the same memory touches it and makes calls. What it has claimed when it is killed stays so for ever.

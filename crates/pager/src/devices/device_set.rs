@@ -29,7 +29,7 @@ use ebb_sys::paging::Time;
 use ebb_tree::{Answer, DeviceState, MAX_DEVICES, Member};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How long a turn of moving pages away may take: a fork waits for it.
@@ -51,6 +51,12 @@ struct Attached {
     file: Arc<FileStore>,
     /// The key that each slot was written with, if it is encrypted.
     marks: Option<Arc<SlotKeys>>,
+    leaving: Leaving,
+}
+
+/// How a device comes to leave.
+#[derive(Clone, Copy, Default)]
+struct Leaving {
     /// The answer to the last change of the devices: the room that leaving this one would take, or why the attempt
     /// failed.
     answer: Option<Answer>,
@@ -68,6 +74,8 @@ struct Closing {
 struct Inner {
     attached: Vec<Attached>,
     closing: Vec<Closing>,
+    /// Devices of a simulation that leave, by their places.
+    unlisted: [Option<Leaving>; MAX_DEVICES],
     /// The tree's count of changes that was acted upon.
     seen: Option<u64>,
     /// The change of devices that answers belong to.
@@ -94,6 +102,8 @@ pub struct DeviceSet {
     /// Flag: the process gave up the tree's user: it reads what it has on devices, and writes there no more.
     reads_only: AtomicBool,
     faults: Option<Faults>,
+    /// Devices that a simulation wants to leave, a bit each by their places. The tree knows none of its devices.
+    unlisted: AtomicU8,
     /// The numbers by which users know the engine's devices.
     serials: [AtomicU64; MAX_DEVICES],
     /// Only the keeper takes it, so no fork finds it taken.
@@ -109,10 +119,12 @@ impl DeviceSet {
             keys: member.config().encrypt.then(Arc::default),
             reads_only: AtomicBool::new(false),
             faults,
+            unlisted: AtomicU8::new(0),
             serials: [const { AtomicU64::new(0) }; MAX_DEVICES],
             inner: Mutex::new(Inner {
                 attached: Vec::with_capacity(MAX_DEVICES),
                 closing: Vec::with_capacity(MAX_DEVICES),
+                unlisted: [None; MAX_DEVICES],
                 seen: None,
                 asked: None,
                 reported: Time::ZERO,
@@ -279,7 +291,7 @@ impl DeviceSet {
         if inner.asked.replace(changes) != Some(changes) {
             // Another removal than the one answered may be under way, and there may be room by now.
             for attached in &mut inner.attached {
-                (attached.answer, attached.failed_waits) = (None, 0);
+                attached.leaving = Leaving::default();
             }
         }
         if inner.seen != Some(changes)
@@ -374,8 +386,7 @@ impl DeviceSet {
                         id,
                         file: real.file,
                         marks: real.slot_keys,
-                        answer: None,
-                        failed_waits: 0,
+                        leaving: Leaving::default(),
                     });
                 }
                 Err(e) => {
@@ -389,6 +400,45 @@ impl DeviceSet {
         Ok(())
     }
 
+    /// For a simulation, which adds its devices itself: one of them is to leave from the keeper's next turn on, or is to
+    /// stay after all.
+    pub fn leave_unlisted(&self, id: DeviceId, leaves: bool) {
+        let bit = 1 << id.index();
+        match leaves {
+            true => self.unlisted.fetch_or(bit, Relaxed),
+            false => self.unlisted.fetch_and(!bit, Relaxed),
+        };
+    }
+
+    /// The same as [`DeviceSet::drain_leaving`] of devices that are in no table.
+    fn drain_unlisted(
+        &self,
+        inner: &mut Inner,
+        engine: (&Swap, Cpu),
+        has_time: impl Fn() -> bool,
+        memory: &mut dyn DrainTarget,
+    ) -> bool {
+        let mut more = false;
+        for (n, leaving) in inner.unlisted.iter_mut().enumerate() {
+            let id = DeviceId(n as u8);
+            if self.unlisted.load(Relaxed) & 1 << n == 0 {
+                if leaving.take().is_some() {
+                    self.devices.readmit(id);
+                }
+                continue;
+            }
+            let how = leaving.get_or_insert_default();
+            let is_gone = self.devices.drain_estimate(id).is_err();
+            if is_gone || how.answer.is_none() && self.drain(id, how, engine, &has_time, memory) {
+                *leaving = None;
+                self.leave_unlisted(id, false);
+            } else {
+                more |= how.answer.is_none();
+            }
+        }
+        more
+    }
+
     /// Moves pages away from devices that are to go, for a while; whether there is more to do.
     fn drain_leaving(
         &self,
@@ -400,24 +450,25 @@ impl DeviceSet {
         memory: &mut dyn DrainTarget,
     ) -> bool {
         let started = now();
-        let mut more = false;
+        let has_time = || now() - started < TURN;
+        let mut more = self.drain_unlisted(inner, (swap, cpu), has_time, memory);
         let mut at = 0;
         while let Some(attached) = inner.attached.get_mut(at) {
             let state = member.device(attached.row);
             let state = state.filter(|(serial, _)| *serial == attached.serial);
             let leaving = match state {
-                Some((_, DeviceState::Asked)) if attached.answer.is_none() => {
+                Some((_, DeviceState::Asked)) if attached.leaving.answer.is_none() => {
                     let users = member.users(attached.row);
-                    attached.answer = self.wants(attached.id, memory.holds(users));
+                    attached.leaving.answer = self.wants(attached.id, memory.holds(users));
                     more = true;
                     false
                 }
-                Some((_, DeviceState::Leaving)) => attached.answer.is_none(),
+                Some((_, DeviceState::Leaving)) => attached.leaving.answer.is_none(),
                 _ => false,
             };
             more |= leaving;
-            let has_time = || now() - started < TURN;
-            if leaving && self.drain(attached, swap, cpu, has_time, memory) {
+            let (id, how) = (attached.id, &mut attached.leaving);
+            if leaving && self.drain(id, how, (swap, cpu), has_time, memory) {
                 let Attached {
                     row, serial, file, ..
                 } = inner.attached.swap_remove(at);
@@ -432,23 +483,23 @@ impl DeviceSet {
     /// Moves pages away from a device while there is time; whether it is gone.
     fn drain(
         &self,
-        attached: &mut Attached,
-        swap: &Swap,
-        cpu: Cpu,
+        id: DeviceId,
+        leaving: &mut Leaving,
+        (swap, cpu): (&Swap, Cpu),
         has_time: impl Fn() -> bool,
         memory: &mut dyn DrainTarget,
     ) -> bool {
         let mut pooled = false;
         while has_time() {
-            let step = self.devices.drain_step(cpu, attached.id, STEP);
+            let step = self.devices.drain_step(cpu, id, STEP);
             // For each step in which devices lack room some is made.
             swap.let_drained_into_pool(0);
             match step {
                 // Somebody has a cluster in hand: the next turn.
                 Ok(Drain::Moved(0)) => break,
-                Ok(Drain::Moved(_)) => (attached.failed_waits, pooled) = (0, false),
+                Ok(Drain::Moved(_)) => (leaving.failed_waits, pooled) = (0, false),
                 // Not yet while relatives read from it: they are leaving too.
-                Ok(Drain::Done) => return self.devices.remove(cpu, attached.id).is_ok(),
+                Ok(Drain::Done) => return self.devices.remove(cpu, id).is_ok(),
                 Err(DrainError::NoRoom { missing }) => {
                     // The process that comes first takes all free room.
                     let fits = missing <= memory.holds(1);
@@ -458,20 +509,18 @@ impl DeviceSet {
                         continue;
                     }
                     // Room in the budget is none in the pool, or the program took it: not this time.
-                    if !fits || attached.failed_waits >= MAX_FAILED_STEPS {
-                        attached.answer = Some(Answer::NoRoom(saturated(missing)));
+                    if !fits || leaving.failed_waits >= MAX_FAILED_STEPS {
+                        leaving.answer = Some(Answer::NoRoom(saturated(missing)));
                     }
-                    attached.failed_waits += 1;
+                    leaving.failed_waits += 1;
                     break;
                 }
-                Err(DrainError::Stuck { left, .. })
-                    if attached.failed_waits >= MAX_FAILED_STEPS =>
-                {
-                    attached.answer = Some(Answer::Stuck(saturated(left)));
+                Err(DrainError::Stuck { left, .. }) if leaving.failed_waits >= MAX_FAILED_STEPS => {
+                    leaving.answer = Some(Answer::Stuck(saturated(left)));
                     break;
                 }
                 Err(_) => {
-                    attached.failed_waits += 1;
+                    leaving.failed_waits += 1;
                     break;
                 }
             }
@@ -506,7 +555,7 @@ impl DeviceSet {
         for attached in &inner.attached {
             if let Some(u) = usage.iter().find(|u| u.device == attached.id) {
                 let used = u.used.saturating_sub(u.bad);
-                let answer = inner.asked.zip(attached.answer);
+                let answer = inner.asked.zip(attached.leaving.answer);
                 member.report_share(attached.row, used, u.errors, u.out, answer);
             }
         }

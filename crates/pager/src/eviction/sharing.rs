@@ -102,16 +102,14 @@ impl<K: Kernel> Reclaimer<K> {
     }
 
     /// Makes pages from `start` on writable and nobody else's: as many of the first `pages` as are there without a
-    /// gap. Unless `shared` ones may be copied, none that another process maps. How many that are, and how many of
+    /// gap, and ours. Unless `shared` ones may be copied, none that another process maps. How many that are, and how many of
     /// them were copied.
     pub fn own(&self, start: usize, pages: usize, shared: bool) -> (usize, usize) {
         let mapped = self.look(start, pages);
         let good: Mask = mapped.present & if shared { !0 } else { !mapped.shared };
-        let run = (good.trailing_ones() as usize).min(pages);
+        let run = self.unprotect(start, (good.trailing_ones() as usize).min(pages));
         if run > 0 {
             self.counters().unshared.add(run as u64);
-            // Populating is a write by this thread: protected, it would wait for itself.
-            let _ = self.kernel.protect(start, run * PAGE_SIZE, false);
             // SAFETY: populating changes no content.
             let _ = unsafe {
                 self.kernel
@@ -119,6 +117,21 @@ impl<K: Kernel> Reclaimer<K> {
             };
         }
         (run, (mapped.shared & ones(0, run)).count_ones() as usize)
+    }
+
+    /// Lets pages be written again; how many of the first, up to one that the program mapped anew without libc. Who goes
+    /// on writes to them: a thread of ours that met a protected page would wait for itself.
+    fn unprotect(&self, start: usize, pages: usize) -> usize {
+        let good = |at: usize, pages: usize| {
+            let protected = self.kernel.protect(at, pages * PAGE_SIZE, false);
+            protected.is_ok()
+        };
+        if good(start, pages) {
+            return pages;
+        }
+        // None of it may be done, or a part.
+        let alone = |i: &usize| good(start + i * PAGE_SIZE, 1);
+        (0..pages).take_while(alone).count()
     }
 
     /// Pages of `start..end` are about to be dropped: those that relatives keep are theirs alone.

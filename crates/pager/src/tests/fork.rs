@@ -49,6 +49,24 @@ fn memory_mapped_behind_the_pager_is_inherited() {
     assert_eq!(machine.kernel.child_reads(0, start), Some(9));
 }
 
+/// Shared pages are protected, and to own one is to write to it: beside memory that is not ours any more, too, no thread of
+/// the pager writes to one that still is.
+#[test]
+fn shared_pages_beside_memory_mapped_behind_the_pager_are_owned_up_to_there() {
+    let mut machine = Machine::new(1024);
+    let start = written(&mut machine, UNIT, 1);
+    fork(&mut machine);
+    let behind = start + 3 * PAGE;
+    machine.kernel.map_behind(behind, 1);
+    machine.kernel.touch(1, behind, Some(9)).unwrap();
+    assert_eq!(machine.process.own(start, UNIT, true), (3, 3));
+    assert_eq!(machine.process.own(behind, UNIT - 3, true), (0, 0));
+    assert_eq!(machine.process.own(behind + PAGE, 4, true), (4, 4));
+    machine.reclaim(64);
+    assert_eq!(machine.kernel.touch(1, behind, None), Ok(9));
+    machine.check();
+}
+
 /// Else the child would charge it once more, and nobody would be credited for it.
 #[test]
 fn memory_filled_before_it_is_registered_is_credited() {
