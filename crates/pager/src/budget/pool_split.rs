@@ -225,6 +225,11 @@ mod tests {
     /// The share that it comes to when ranks come from `rank`, for 8000 resident pages and a pool of
     /// as many frames, two pages in each.
     fn settles(rank: impl Fn(usize, usize) -> usize) -> usize {
+        settles_with(32, rank)
+    }
+
+    /// The same with so many sixteenths of a page in each frame.
+    fn settles_with(density: usize, rank: impl Fn(usize, usize) -> usize) -> usize {
         let (mut split, costs, budget) = (PoolSplit::new(), Costs::new(), 16_000);
         let mut random = Random::new(1);
         for _ in 0..400 {
@@ -236,7 +241,7 @@ mod tests {
                     split.record_refault(pages, resident);
                 }
             }
-            split.adjust(resident, pool, 32, budget, &costs);
+            split.adjust(resident, pool, density, budget, &costs);
             split.check();
         }
         split.share
@@ -260,6 +265,14 @@ mod tests {
     fn a_working_set_far_larger_than_memory_goes_to_the_pool() {
         let share = settles(|x, resident| 1 + x % (60_000 - resident));
         assert!(share >= 11, "{share}/16 for the pool");
+    }
+
+    /// A pool whose frames hold hardly more than a page each is worth little.
+    #[test]
+    fn a_pool_is_worth_what_its_frames_hold() {
+        let rank = |x: usize, resident: usize| 1 + x % (40_000 - resident);
+        let [poor, rich] = [17, 64].map(|density| settles_with(density, rank));
+        assert!(poor < rich, "{poor} and {rich} sixteenths");
     }
 
     #[test]
