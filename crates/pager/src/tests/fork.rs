@@ -67,6 +67,26 @@ fn shared_pages_beside_memory_mapped_behind_the_pager_are_owned_up_to_there() {
     machine.check();
 }
 
+/// Protection is lifted from pages in a row, and from none where one of them is not ours any more.
+#[test]
+fn shared_pages_beside_memory_mapped_behind_the_pager_can_be_written() {
+    let mut machine = Machine::new(1024);
+    let start = written(&mut machine, 4 * UNIT, 1);
+    fork(&mut machine);
+    let others = |i: &usize| i % UNIT != 3;
+    for unit in 0..4 {
+        machine
+            .kernel
+            .map_behind(start + (unit * UNIT + 3) * PAGE, 1);
+    }
+    for i in (0..4 * UNIT).filter(others) {
+        machine.write(start + i * PAGE, 2);
+    }
+    machine.model.retain(|at, _| others(&((at - start) / PAGE)));
+    machine.read_all();
+    machine.check();
+}
+
 /// Else the child would charge it once more, and nobody would be credited for it.
 #[test]
 fn memory_filled_before_it_is_registered_is_credited() {
