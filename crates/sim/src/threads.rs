@@ -140,6 +140,10 @@ impl Threads for SimThreads {
         mut wait: impl FnMut(Duration) -> u32,
     ) -> u32 {
         scheduler().step("news", [u64::from(seen), 0]);
+        // Shorter waits are within a turn.
+        if scheduler().me().role.get() == Role::Keeper && timeout >= Duration::from_millis(10) {
+            life::keeper_turns();
+        }
         let mut now = seen;
         scheduler().looks(Key::News, late(timeout), || {
             now = wait(Duration::ZERO);

@@ -3,6 +3,7 @@
 use super::machine::{Machine, PLAIN};
 use crate::map::page_map::{Page, UNIT};
 use ebb_engine::random::Random;
+use ebb_memory_kernel::page_tables::PageTables;
 use ebb_memory_kernel::{PAGE, Stop};
 
 /// Writes to pages, and evicts every second unit of them.
@@ -136,6 +137,27 @@ fn read_only_memory_leaves_by_copy() {
     machine.kernel.pin_for_long(1);
     machine.reclaim(64);
     assert_eq!(machine.present(start, UNIT), UNIT);
+    machine.check();
+}
+
+/// The kernel drops no page of it that is locked, so none has left.
+#[test]
+fn read_only_memory_that_was_locked_behind_the_pager_stays() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(UNIT);
+    for i in 0..UNIT {
+        machine.write(start + i * PAGE, 1 + i as u8);
+    }
+    machine
+        .mprotect(start, UNIT * PAGE, libc::PROT_READ)
+        .unwrap();
+    let locked = start + 3 * PAGE;
+    let lock = |tables: &mut PageTables| tables.change(locked, PAGE, |m| m.locked = true);
+    machine.kernel.tables(lock);
+    machine.reclaim(64);
+    assert!(matches!(machine.page(locked), Page::Resident(_)));
+    assert!(machine.kernel.is_present(locked));
+    machine.read_all();
     machine.check();
 }
 
