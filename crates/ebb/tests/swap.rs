@@ -101,10 +101,20 @@ fn the_use_shown_agrees_with_the_data_stored() {
     let after = tree.show();
 
     assert_table_agrees(&tree, &table, &before, &after);
+    // What a process says of its slots is a little older than what it holds.
+    let fits = |shown: &serde_json::Value| {
+        let of = |n, name| figure(shown, n, name);
+        (0..2).all(|n| of(n, "used_bytes") <= of(n, "held_bytes"))
+    };
+    let later = (0..50).map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        tree.show()
+    });
+    let after = std::iter::once(after).chain(later).find(fits);
+    let after = after.expect("slots in use are held");
     for (n, size) in [24 << 20, 256 << 20].into_iter().enumerate() {
         let of = |name| figure(&after, n, name);
         assert_eq!(of("size_bytes"), size, "{after}");
-        assert!(of("used_bytes") <= of("held_bytes"), "{after}");
         assert!(
             of("held_bytes") <= size && of("held_bytes") % (2 << 20) == 0,
             "{after}"

@@ -47,7 +47,7 @@ pub fn keeper_turns() {
         return me.unaware.set(0);
     }
     me.unaware.set(me.unaware.get() + 1);
-    if me.unaware.get() > 2 {
+    if me.unaware.get() > 1 {
         world().fail("a helper does not see that its program became another");
     }
 }
@@ -173,7 +173,7 @@ pub fn kill_left_over() {
     }
 }
 
-/// The same for the helper of a program that became another: others hold it up.
+/// The same for the helper of a program that became another: others hold it up, as it would have seen that by now.
 fn kill_former_helper(number: usize) {
     let image = world().processes[number].formers.get().trailing_zeros() as u8;
     world().note(What::Do, "left over", [number as u64, 1 + u64::from(image)]);

@@ -57,6 +57,8 @@ pub struct Program {
     done: Cell<u64>,
     stamps: Cell<u32>,
     forks: Cell<u32>,
+    /// Devices in use, as last seen.
+    devices: Cell<usize>,
     /// Flag: memory was mapped of which the pager was not told. Counters outlive an exec.
     behind: Cell<bool>,
 }
@@ -71,6 +73,7 @@ thread_local! {
         done: Cell::new(0),
         stamps: Cell::new(0),
         forks: Cell::new(0),
+        devices: Cell::new(0),
         behind: Cell::new(false),
     } };
 }
@@ -608,12 +611,12 @@ impl ProgramThread {
     /// A device is to leave, or stays after all. Others of the tree keep theirs.
     fn device_leaves(&mut self) {
         let (index, leaves) = (self.stream.below(2), self.stream.percent(75));
-        let left = pager().devices() as u64;
-        world().note(
-            What::Do,
-            "device leaves",
-            [index as u64 | left << 8, u64::from(leaves)],
-        );
+        let left = pager().devices();
+        if with(|program| program.devices.replace(left)) > left {
+            world().note(What::Do, "device gone", [left as u64, 0]);
+        }
+        let about = [index as u64, u64::from(leaves)];
+        world().note(What::Do, "device leaves", about);
         pager().leave_device(index, leaves);
     }
 

@@ -140,7 +140,7 @@ impl Threads for SimThreads {
         mut wait: impl FnMut(Duration) -> u32,
     ) -> u32 {
         scheduler().step("news", [u64::from(seen), 0]);
-        // Shorter waits are within a turn.
+        // Shorter pauses are not told from waits within a turn, and not counted.
         if scheduler().me().role.get() == Role::Keeper && timeout >= Duration::from_millis(10) {
             life::keeper_turns();
         }

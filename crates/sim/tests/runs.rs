@@ -40,7 +40,7 @@ fn count(trace: &[u8], name: &[u8]) -> usize {
 #[test]
 fn a_run_is_a_function_of_its_seed() {
     let shared: &'static Shared = Box::leak(Box::new(Shared::new()));
-    let (mut forks, mut execs, mut children, mut signals) = (0, 0, 0, 0);
+    let (mut forks, mut execs, mut children, mut signals, mut gone) = (0, 0, 0, 0, 0);
     let mut last = Vec::new();
     for seed in 1..=8 {
         let plan = Plan::of(seed, true);
@@ -55,11 +55,13 @@ fn a_run_is_a_function_of_its_seed() {
         execs += count(&first, b" execs ");
         children += count(&first, b" vfork ");
         signals += count(&first, b" signal ");
+        gone += count(&first, b" device gone ");
         last = first;
     }
     assert!(forks > 0, "no plan had forks");
     assert!(execs > 0, "no program became another");
     assert!(signals > 0, "no signal came");
+    assert!(gone > 0, "no device left");
     assert!(children > 0, "no child shared its parent's memory");
     a_tebibyte_of_swap();
 }

@@ -39,7 +39,7 @@ impl Specs {
 /// Reads the file's text.
 ///
 /// # Errors
-/// A key or a value is none that there is: with line and column, and what may stand there.
+/// The text is no TOML, or a key or a value is unknown. The message has line and column, and names the keys.
 pub fn parse(text: &str) -> Result<Values, String> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
         let lines = error.to_string().replace('\n', "\n     ");

@@ -112,6 +112,10 @@ int main(void)
 	ssize_t n = read(ends[0], line, sizeof line);
 	int status = 0;
 	wait(&status);
+	/* Until the child has ended, too: what it is told comes before this program's end. */
+	char more;
+	while (read(ends[0], &more, 1) > 0)
+		;
 	printf("parent %s\n", WIFSIGNALED(status) ? "killed" : "ended");
 	printf("%.*s", n > 0 ? (int)n : 0, line);
 	return 0;

@@ -1,6 +1,6 @@
 //! How the budget is shared between resident pages and the pool, where there are devices.
 //!
-//! A page in the pool costs a fault, a page on a device many times that; but the pool's RAM is RAM that the program
+//! A page in the pool costs a fault, a page on a device several times that; but the pool's RAM is RAM that the program
 //! does not have. The better split depends on the program. A working set that nearly fits wants to be resident; one
 //! far larger than memory wants to be in the pool.
 //!
@@ -18,7 +18,7 @@
 //! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the
 //! cheapest split, as the ranks are a guess that gets worse with distance.
 //!
-//! At first the pool may have nearly all: pages that go to a device before anything is known of them may have to come
+//! At first the pool may have nearly all. Pages that go to a device before anything is known of them may have to come
 //! back, at several times the cost. And moving the line costs something itself: pages are written and perhaps read again,
 //! or compressed. Nobody knows whether the program will go on as it did. So a step is taken when its savings until
 //! now make up for its cost, as one buys skis when the rent paid has come to their price.
@@ -43,8 +43,9 @@ const WRITTEN: u64 = 8;
 const WORTH: u64 = 5;
 /// The highest price of a frame: a disk that turns has others, and ages tell no more.
 const MOST_PRICE: u64 = 64;
-/// What a page in the pool costs beside its fault as timed, in ns: the way into the kernel and back, two switches of
-/// threads, the way out again, and what compression leaves of the caches. A page on a device costs that too.
+/// Costs of a page in the pool beside its fault as timed, in ns: the way into the kernel and back, two switches of
+/// threads, the way out again, cold caches. A page on a device has them too. For the split alone: what peers are told
+/// ([`Costs::price`]) is by the clock.
 const UNTIMED: u64 = 16_000;
 /// Faults from which something can be learned.
 const ENOUGH: u32 = 256;

@@ -119,8 +119,8 @@ impl<K: Kernel> Reclaimer<K> {
         (run, (mapped.shared & ones(0, run)).count_ones() as usize)
     }
 
-    /// Lets pages be written again; how many of the first, up to one that the program mapped anew without libc. Who goes
-    /// on writes to them: a thread of ours that met a protected page would wait for itself.
+    /// Lets pages be written again; how many of the first, up to one that the program mapped anew without libc. The caller
+    /// writes to them: a thread of ours that met a protected page would wait for itself.
     fn unprotect(&self, start: usize, pages: usize) -> usize {
         let good = |at: usize, pages: usize| {
             let protected = self.kernel.protect(at, pages * PAGE_SIZE, false);

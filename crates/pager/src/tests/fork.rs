@@ -49,8 +49,8 @@ fn memory_mapped_behind_the_pager_is_inherited() {
     assert_eq!(machine.kernel.child_reads(0, start), Some(9));
 }
 
-/// Shared pages are protected, and to own one is to write to it: beside memory that is not ours any more, too, no thread of
-/// the pager writes to one that still is.
+/// Owning a shared page writes to it. Its protection is lifted before, beside foreign memory too: else the pager's thread
+/// would wait for itself.
 #[test]
 fn shared_pages_beside_memory_mapped_behind_the_pager_are_owned_up_to_there() {
     let mut machine = Machine::new(1024);

@@ -54,7 +54,7 @@ fn memory_of_the_pager_in_a_hole_is_not_registered() {
     machine.check();
 }
 
-/// What the program unmapped without libc, and no page beside it, is managed no more.
+/// Memory that the program unmapped without libc is managed no more, and every page beside it is.
 #[test]
 fn a_hole_that_nobody_told_of_is_found_at_registration() {
     let mut machine = Machine::new(2048);

@@ -117,17 +117,22 @@ fn locked_memory_stays_until_it_is_unlocked() {
     machine.check();
 }
 
-/// Memory that may only be read is copied out, as the kernel does not move it.
-#[test]
-fn read_only_memory_leaves_by_copy() {
-    let mut machine = Machine::new(1024);
+/// A unit of written memory that may only be read from now on.
+fn read_only(machine: &mut Machine) -> usize {
     let start = machine.map(UNIT);
     for i in 0..UNIT {
         machine.write(start + i * PAGE, 1 + i as u8);
     }
-    machine
-        .mprotect(start, UNIT * PAGE, libc::PROT_READ)
-        .unwrap();
+    let protected = machine.mprotect(start, UNIT * PAGE, libc::PROT_READ);
+    assert_eq!(protected, Ok(()));
+    start
+}
+
+/// Memory that may only be read is copied out, as the kernel does not move it.
+#[test]
+fn read_only_memory_leaves_by_copy() {
+    let mut machine = Machine::new(1024);
+    let start = read_only(&mut machine);
     machine.evict(start);
     machine.check();
     machine.read_all();
@@ -140,17 +145,11 @@ fn read_only_memory_leaves_by_copy() {
     machine.check();
 }
 
-/// The kernel drops no page of it that is locked, so none has left.
+/// The kernel drops no locked page: such a page of read-only memory stays.
 #[test]
 fn read_only_memory_that_was_locked_behind_the_pager_stays() {
     let mut machine = Machine::new(1024);
-    let start = machine.map(UNIT);
-    for i in 0..UNIT {
-        machine.write(start + i * PAGE, 1 + i as u8);
-    }
-    machine
-        .mprotect(start, UNIT * PAGE, libc::PROT_READ)
-        .unwrap();
+    let start = read_only(&mut machine);
     let locked = start + 3 * PAGE;
     let lock = |tables: &mut PageTables| tables.change(locked, PAGE, |m| m.locked = true);
     machine.kernel.tables(lock);
