@@ -101,7 +101,7 @@ fn the_use_shown_agrees_with_the_data_stored() {
     let after = tree.show();
 
     assert_table_agrees(&tree, &table, &before, &after);
-    // What a process says of its slots is a little older than what it holds.
+    // The figures of slots in use come from processes, and are a little older than those of slots held.
     let fits = |shown: &serde_json::Value| {
         let of = |n, name| figure(shown, n, name);
         (0..2).all(|n| of(n, "used_bytes") <= of(n, "held_bytes"))
