@@ -8,7 +8,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     let Ok(values) = config_file::parse(text) else {
         return;
     };
-    let specs = values.swap.map_or_else(Vec::new, |specs| specs.into_list());
+    let specs = values.swap.map_or_else(Vec::new, config_file::Specs::into_list);
     let given = specs.into_iter().chain(values.memory).chain(values.pool);
     // Escapes are longer than what they stand for.
     assert!(given.map(|value| value.len()).sum::<usize>() <= text.len());

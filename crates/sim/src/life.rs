@@ -42,12 +42,7 @@ pub fn program_is_gone() -> Option<Gone> {
 
 /// A keeper begins a turn. One of which the program became another during its last turn sees it in this one.
 pub fn keeper_turns() {
-    let me = scheduler().me();
-    if program_is_gone() != Some(Gone::Other) {
-        return me.unaware.set(0);
-    }
-    me.unaware.set(me.unaware.get() + 1);
-    if me.unaware.get() > 1 {
+    if program_is_gone() == Some(Gone::Other) && scheduler().me().unaware.replace(true) {
         world().fail("a helper does not see that its program became another");
     }
 }

@@ -184,7 +184,7 @@ impl Scheduler {
         task.image.set(self.image());
         task.cpu.set((id % 2) as u8);
         task.began.set(0);
-        task.unaware.set(0);
+        task.unaware.set(false);
         task.idle.set(false);
         task.asked.set(false);
         task.child.set(0);

@@ -112,8 +112,8 @@ pub struct Task {
     pub woken: Cell<bool>,
     /// Steps of others when it last tried or looked; news, where it waits for those.
     pub looked: Cell<u64>,
-    /// Turns that it began, as a keeper, since its program became another.
-    pub unaware: Cell<u8>,
+    /// Flag: as a keeper, it began a turn since its program became another.
+    pub unaware: Cell<bool>,
 }
 
 /// A process.

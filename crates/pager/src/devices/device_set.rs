@@ -419,17 +419,17 @@ impl DeviceSet {
         memory: &mut dyn DrainTarget,
     ) -> bool {
         let mut more = false;
+        let leave = self.unlisted.load(Relaxed);
         for (n, leaving) in inner.unlisted.iter_mut().enumerate() {
             let id = DeviceId(n as u8);
-            if self.unlisted.load(Relaxed) & 1 << n == 0 {
+            if leave & 1 << n == 0 {
                 if leaving.take().is_some() {
                     self.devices.readmit(id);
                 }
                 continue;
             }
             let how = leaving.get_or_insert_default();
-            let is_gone = self.devices.drain_estimate(id).is_err();
-            if is_gone || how.answer.is_none() && self.drain(id, how, engine, &has_time, memory) {
+            if how.answer.is_none() && self.drain(id, how, engine, &has_time, memory) {
                 *leaving = None;
                 self.leave_unlisted(id, false);
             } else {
@@ -500,6 +500,7 @@ impl DeviceSet {
                 Ok(Drain::Moved(_)) => (leaving.failed_waits, pooled) = (0, false),
                 // Not yet while relatives read from it: they are leaving too.
                 Ok(Drain::Done) => return self.devices.remove(cpu, id).is_ok(),
+                Err(DrainError::NoDevice(_)) => return true,
                 Err(DrainError::NoRoom { missing }) => {
                     // The process that comes first takes all free room.
                     let fits = missing <= memory.holds(1);
