@@ -379,12 +379,21 @@ mod tests {
                     .sum();
                 (start.elapsed(), bytes / pages.len())
             };
-            // The quickest of many rounds: other programs take part of the processor.
-            let rounds = (0..400).map(|_| (time(&some), time(&none)));
-            let (some, none) = rounds.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))).unwrap();
-            println!("{codec:?}: {some:?}, {none:?}");
-            assert!(some.1 < 3000 && none.1 >= PAGE_SIZE, "{some:?} {none:?}");
-            assert!(none.0 * 2 < some.0, "{codec:?}: {some:?}, {none:?}");
+            // The quickest of many rounds: other programs, and other machines of the host, take part of the
+            // processor. For longer than a series, now and then.
+            let mut quickest = (time(&some), time(&none));
+            let mut series = || {
+                for _ in 0..400 {
+                    quickest = (quickest.0.min(time(&some)), quickest.1.min(time(&none)));
+                }
+                println!("{codec:?}: {quickest:?}");
+                quickest.1.0 * 2 < quickest.0.0
+            };
+            assert!((0..20).any(|_| series()), "{codec:?}");
+            assert!(
+                quickest.0.1 < 3000 && quickest.1.1 >= PAGE_SIZE,
+                "{codec:?}"
+            );
         }
     }
 }

@@ -3,20 +3,22 @@
 //! | file | made by | holds |
 //! |---|---|---|
 //! | `ebb-VERSION-x86_64-linux-gnu.tar.gz` | tar | `bin`, `lib/ebb`, `share`, to be laid over a prefix |
-//! | `ebbtide_VERSION_amd64.deb` | cargo-deb | the same below `/usr`, and a sysctl file that is not active |
+//! | `ebbtide_VERSION_amd64.deb` | dpkg-deb | the same below `/usr`, and a sysctl file that is not active |
 //! | `ebbtide-VERSION-py3-none-TAG.whl` | hatchling | `ebb`, `lib/ebb` and the Python package |
-//! | `ebb-VERSION.cdx.json` | cargo-cyclonedx | the SBOM: every crate that `ebb` and its library are built from |
+//! | `ebb-VERSION.cdx.json` | `sbom.rs` | the SBOM: every crate that `ebb` and its library are built from |
 //! | `SHA256SUMS` | sha256sum | sums of these |
 //!
 //! All hold one build of `ebb`, stripped, with its library inside and beside it.
 
+mod deb;
+mod sbom;
+
 use crate::setup;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use ebb_harness::tools;
-use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 /// Options.
 #[derive(clap::Args)]
@@ -58,13 +60,13 @@ pub fn dist(options: &Options) -> Result<bool> {
         tarball(&all)?;
     }
     if wanted(Package::Deb) {
-        deb(&all)?;
+        deb::deb(&all, &root)?;
     }
     if wanted(Package::Wheel) {
         wheel(&all, &root)?;
     }
     if wanted(Package::Sbom) {
-        sbom(&all)?;
+        sbom::sbom(&all)?;
     }
     let mut names: Vec<String> = fs::read_dir(&all)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -128,14 +130,6 @@ fn tarball(all: &Path) -> Result<()> {
     run(tar.arg(file).arg("-C").arg(all).arg("root")).map(drop)
 }
 
-fn deb(all: &Path) -> Result<()> {
-    setup::packages(&[("dpkg-shlibdeps", "dpkg-dev")])?;
-    let cargo_deb = cargo_tool("cargo-deb")?;
-    let mut command = Command::new(cargo_deb);
-    command.args(["--package", "ebb", "--no-build", "--no-strip", "--output"]);
-    run(command.arg(all).current_dir(tools::project())).map(drop)
-}
-
 fn wheel(all: &Path, root: &Path) -> Result<()> {
     let python = setup::python_for_wheels()?;
     let mut command = Command::new(python);
@@ -172,117 +166,6 @@ fn wheel_tag(root: &Path) -> Result<String> {
     Ok(format!("manylinux_2_{newest}_{}", std::env::consts::ARCH))
 }
 
-/// One document for `ebb` and its library, which no dependency connects.
-fn sbom(all: &Path) -> Result<()> {
-    let tool = cargo_tool("cargo-cyclonedx")?;
-    let mut command = Command::new(tool);
-    command.args(["cyclonedx", "--format", "json", "--spec-version", "1.5"]);
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    command.args(["--target", &target, "--override-filename", "ebb-sbom"]);
-    // Dated by the last commit, so that the same sources give the same document.
-    let date = run(Command::new("git")
-        .args(["log", "-1", "--format=%ct"])
-        .current_dir(tools::project()))
-    .unwrap_or_else(|_| "0".into());
-    command.env("SOURCE_DATE_EPOCH", date.trim());
-    run(command.current_dir(tools::project()))?;
-    let mut documents = Vec::new();
-    for folder in
-        fs::read_dir(tools::project().join("crates"))?.chain(fs::read_dir(tools::project())?)
-    {
-        let file = folder?.path().join("ebb-sbom.json");
-        let Ok(text) = fs::read_to_string(&file) else {
-            continue;
-        };
-        fs::remove_file(&file)?;
-        let package = file.parent().and_then(Path::file_name).unwrap_or_default();
-        if package == "ebb" || package == "preload" {
-            documents.push(serde_json::from_str::<Value>(&text)?);
-        }
-    }
-    let merged = merge(documents)?;
-    let file = all.join(format!("ebb-{VERSION}.cdx.json"));
-    Ok(fs::write(file, format!("{merged:#}\n"))?)
-}
-
-/// Components and dependencies of all, each once; the rest is the first one's.
-fn merge(mut documents: Vec<Value>) -> Result<Value> {
-    // `ebb` is the component that the document is about.
-    documents.sort_by_key(|d| d["metadata"]["component"]["name"] != "ebb");
-    let mut documents = documents.into_iter();
-    let mut merged = documents.next().context("cargo-cyclonedx wrote nothing")?;
-    for mut other in documents {
-        let about = other["metadata"]["component"].take();
-        for (list, key, more) in [
-            ("components", "bom-ref", Some(about)),
-            ("dependencies", "ref", None),
-        ] {
-            let others = other[list].take();
-            let all = merged[list].as_array_mut().context("no list in an SBOM")?;
-            for item in others.as_array().into_iter().flatten().chain(&more) {
-                if !all.iter().any(|known| known[key] == item[key]) {
-                    all.push(item.clone());
-                }
-            }
-        }
-    }
-    Ok(merged)
-}
-
-/// A program of cargo's, installed below target/tools if it is nowhere.
-fn cargo_tool(name: &str) -> Result<PathBuf> {
-    let own = tools::project().join("target/tools");
-    let path = own.join("bin").join(name);
-    if let Some(found) = tools::in_path(name).or_else(|| path.is_file().then(|| path.clone())) {
-        return Ok(found);
-    }
-    eprintln!("xtask: {name} into {}", own.display());
-    let status = Command::new("cargo")
-        .args(["install", "--locked", "--quiet", name, "--root"])
-        .arg(&own)
-        // It runs for a second: built soon is better than fast.
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
-        .env(
-            "CARGO_TARGET_DIR",
-            tools::project().join("target/tools-build"),
-        )
-        .stdin(Stdio::null())
-        .status()?;
-    if !status.success() || !path.is_file() {
-        bail!("cargo install {name} failed");
-    }
-    Ok(path)
-}
-
 fn run(command: &mut Command) -> Result<String> {
     setup::run(command)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn an_sbom_of_two_has_each_component_once() {
-        let one = json!({
-            "metadata": {"component": {"name": "preload", "bom-ref": "preload"}},
-            "components": [{"bom-ref": "a"}, {"bom-ref": "b"}],
-            "dependencies": [{"ref": "a"}],
-        });
-        let mut two = one.clone();
-        two["metadata"]["component"] = json!({"name": "ebb", "bom-ref": "ebb"});
-        two["components"] = json!([{"bom-ref": "b"}, {"bom-ref": "c"}]);
-        two["dependencies"] = json!([{"ref": "c"}]);
-        let merged = merge(vec![one, two]).unwrap();
-        assert_eq!(merged["metadata"]["component"]["name"], "ebb");
-        let names = |list: &str, key: &str| -> Vec<String> {
-            let all = merged[list].as_array().unwrap().iter();
-            all.map(|item| item[key].as_str().unwrap().to_owned())
-                .collect()
-        };
-        assert_eq!(names("components", "bom-ref"), ["b", "c", "a", "preload"]);
-        assert_eq!(names("dependencies", "ref"), ["c", "a"]);
-    }
 }

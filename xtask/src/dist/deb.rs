@@ -1,0 +1,90 @@
+//! The Debian package: what is installed, below `/usr`, and a sysctl file that is not active.
+
+use super::{LIBRARY, VERSION, run};
+use crate::setup;
+use anyhow::{Context, Result};
+use ebb_harness::tools;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Of the administrator: dpkg keeps what was changed there.
+const SYSCTL: &str = "etc/sysctl.d/60-ebbtide.conf";
+
+/// Makes it in `all`, of what is laid out in `root`.
+pub fn deb(all: &Path, root: &Path) -> Result<()> {
+    setup::packages(&[("dpkg-shlibdeps", "dpkg-dev")])?;
+    let tree = tempfile::tempdir()?;
+    let (tree, usr) = (tree.path(), tree.path().join("usr"));
+    run(Command::new("cp").arg("-r").arg(root).arg(&usr))?;
+    let zsh = usr.join("share/zsh");
+    // Debian's zsh looks there alone.
+    fs::rename(zsh.join("site-functions"), zsh.join("vendor-completions"))?;
+    let doc = usr.join("share/doc/ebbtide");
+    fs::copy(doc.join("LICENSE-MIT"), doc.join("copyright"))?;
+    let mut gzip = Command::new("gzip");
+    run(gzip.args(["-rn9"]).arg(usr.join("share/man")))?;
+    let sysctl = tree.join(SYSCTL);
+    fs::create_dir_all(sysctl.parent().context("a directory")?)?;
+    fs::copy(tools::project().join("packaging/60-ebbtide.conf"), sysctl)?;
+    let architecture = run(Command::new("dpkg").arg("--print-architecture"))?;
+    let architecture = architecture.trim();
+    let fields = [
+        ("Package", "ebbtide"),
+        ("Version", VERSION),
+        ("Architecture", architecture),
+        (
+            "Maintainer",
+            "Ebbtide maintainers <maintainers@ebbtide.example>",
+        ),
+        ("Installed-Size", &kibibytes(tree)?),
+        ("Depends", &depends(&usr)?),
+        ("Section", "utils"),
+        ("Priority", "optional"),
+        ("Description", DESCRIPTION),
+    ];
+    let own = tree.join("DEBIAN");
+    fs::create_dir(&own)?;
+    let control = fields.map(|(name, value)| format!("{name}: {value}\n"));
+    fs::write(own.join("control"), control.concat())?;
+    fs::write(own.join("conffiles"), format!("/{SYSCTL}\n"))?;
+    let mut modes = Command::new("chmod");
+    run(modes.args(["-R", "u=rwX,go=rX"]).arg(tree))?;
+    let mut build = Command::new("dpkg-deb");
+    build.args(["--root-owner-group", "--build"]).arg(tree);
+    // The same content gives the same bytes.
+    build.env("SOURCE_DATE_EPOCH", "0");
+    let file = format!("ebbtide_{VERSION}_{architecture}.deb");
+    run(build.arg(all.join(file))).map(drop)
+}
+
+const DESCRIPTION: &str = "Runs programs in less memory than they need
+ Cold pages ebb out of RAM into a compressed pool and from there to a swap file,
+ and come back when they are touched: a swap subsystem in user space, for
+ unmodified programs.";
+
+/// The packages whose libraries `ebb` and its own library use.
+fn depends(usr: &Path) -> Result<String> {
+    let source = tempfile::tempdir()?;
+    let debian = source.path().join("debian");
+    fs::create_dir(&debian)?;
+    fs::write(
+        debian.join("control"),
+        "Source: ebbtide\n\nPackage: ebbtide\nArchitecture: any\n",
+    )?;
+    let mut look = Command::new("dpkg-shlibdeps");
+    look.arg("-O").arg(usr.join("bin/ebb"));
+    look.arg(usr.join("lib/ebb").join(LIBRARY));
+    let said = run(look.current_dir(source.path()))?;
+    let depends = said.trim().strip_prefix("shlibs:Depends=");
+    Ok(depends.context("dpkg-shlibdeps found none")?.to_owned())
+}
+
+fn kibibytes(tree: &Path) -> Result<String> {
+    let said = run(Command::new("du").arg("-sk").arg(tree))?;
+    Ok(said
+        .split_whitespace()
+        .next()
+        .context("no size")?
+        .to_owned())
+}
