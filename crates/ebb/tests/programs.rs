@@ -160,8 +160,8 @@ fn php() {
         return;
     }
     let script = "ini_set('memory_limit', '-1'); $h = [];\
-                  for ($i = 0; $i < 150000; $i++) $h['k' . ($i * 7919 % 150001)] = [$i, 'v' . ($i % 977)];\
-                  $s = 0; for ($i = 0; $i < 150000; $i++) if (isset($h[\"k$i\"])) {\
+                  for ($i = 0; $i < 80000; $i++) $h['k' . ($i * 7919 % 80021)] = [$i, 'v' . ($i % 977)];\
+                  $s = 0; for ($i = 0; $i < 80000; $i++) if (isset($h[\"k$i\"])) {\
                   $e = $h[\"k$i\"]; $s = ($s * 31 + $e[0] + strlen($e[1])) % 1000003; }\
                   echo count($h), ' ', $s;";
     same_in_parts(&Job::new(["php", "-r", script]), "php", &[2], &[]);
@@ -256,9 +256,9 @@ fn sqlite3_on_the_command_line() {
         return;
     }
     let script = "pragma temp_store=memory; create table t(a integer primary key, b text);\
-                  with recursive n(i) as (select 1 union all select i + 1 from n where i < 700000)\
-                  insert into t select i, printf('row %d of many, with a text of some length', i * 7919 % 700001) from n;\
-                  create index x on t(b); select count(*), sum(a), min(b), max(b) from (select * from t order by b desc limit 500000);\
+                  with recursive n(i) as (select 1 union all select i + 1 from n where i < 400000)\
+                  insert into t select i, printf('row %d of many, with a text of some length', i * 7919 % 400009) from n;\
+                  create index x on t(b); select count(*), sum(a), min(b), max(b) from (select * from t order by b desc limit 300000);\
                   pragma integrity_check;";
     same_in_parts(
         &Job::new(["sqlite3", ":memory:", script]),

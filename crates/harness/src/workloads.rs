@@ -132,7 +132,7 @@ impl Workload {
             Workload::Sort | Workload::SortThreads => (8_000_000, 300_000),
             Workload::Compiler => (100, 12),
             Workload::Make => (30, 8),
-            Workload::Java => (2_000_000, 600_000),
+            Workload::Java => (2_000_000, 350_000),
             Workload::Node => (3_000_000, 250_000),
             Workload::RedisSave => (500_000, 110_000),
             Workload::PythonFork => (2_000_000, 700_000),
@@ -206,7 +206,12 @@ impl Workload {
             Workload::Make => {
                 program("g++")?;
                 program("make")?;
-                (vec![script("compile_cpp.sh")], &["4"])
+                let files: &[&str] = if scale == Scale::Small {
+                    &["2"]
+                } else {
+                    &["4"]
+                };
+                (vec![script("compile_cpp.sh")], files)
             }
             // Collectors size their heaps by the memory of the cgroup, which is what differs here.
             Workload::Java => {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BLOCKS = 4096, STEPS = 64000, MOST = 512 };
+enum { BLOCKS = 4096, STEPS = 24000, MOST = 512 };
 
 static int steps;
 

@@ -13,6 +13,7 @@ use ebb_engine::random::Random;
 use ebb_engine::slots::{DeviceSpec, Devices, Extent, ExtentList, Options as Policies};
 use ebb_engine::{CLUSTER_SLOTS, Cpu, EntryId};
 use serde::Deserialize;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// One line for the list of experiments.
@@ -125,27 +126,37 @@ impl RunAllocator for Ours {
 }
 
 /// Takes the lowest place of a size.
-struct FirstFit(Vec<bool>);
+struct FirstFit {
+    used: Vec<bool>,
+    /// By size: no place of that is free below.
+    lowest: HashMap<u16, usize>,
+}
 
 impl RunAllocator for FirstFit {
     fn place(&mut self, kind: Kind) -> Vec<Extent> {
         let pages = usize::from(kind.pages);
+        let lowest = self.lowest.entry(kind.pages).or_default();
         let (at, window) = self
-            .0
+            .used
             .chunks_exact_mut(pages)
             .enumerate()
+            .skip(*lowest / pages)
             .find(|(_, window)| !window.contains(&true))
             .expect("there is a place");
         window.fill(true);
+        *lowest = at * pages;
         vec![Extent {
             device: ebb_engine::DeviceId(0),
-            start: ebb_engine::SlotIndex((at * pages) as u32),
+            start: ebb_engine::SlotIndex(*lowest as u32),
             len: kind.pages,
         }]
     }
     fn free(&mut self, _: Kind, _: EntryId, extent: Extent) {
         let at = extent.start.0 as usize;
-        self.0[at..at + usize::from(extent.len)].fill(false);
+        self.used[at..at + usize::from(extent.len)].fill(false);
+        for lowest in self.lowest.values_mut() {
+            *lowest = at.min(*lowest);
+        }
     }
 }
 
@@ -196,7 +207,10 @@ impl Run {
 
 fn measure(case: &Case, options: &Options) -> Outcome {
     let place: Box<dyn RunAllocator> = if case.first_fit {
-        Box::new(FirstFit(vec![false; options.slots as usize]))
+        Box::new(FirstFit {
+            used: vec![false; options.slots as usize],
+            lowest: HashMap::new(),
+        })
     } else {
         let machine = Arc::new(Machine { cpus: 2, nodes: 1 });
         let devices = Devices::new(machine, Policies::default());

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 pub struct Reclaimer<K: Kernel> {
     context: Context<K>,
     /// The worth that clean copies proved to have.
-    pub(super) copies: CopyScore,
+    pub(crate) copies: CopyScore,
     /// Flag: pages may be shared copy-on-write with a forked relative, and refuse to be moved until one side has
     /// written them.
     is_family: AtomicBool,

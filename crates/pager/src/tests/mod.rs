@@ -4,6 +4,7 @@
 //! on every run. The engine, the state and a tree of one process are the real ones. A forked child is a
 //! process of the kernel alone: its engine would be a copy that the system makes.
 
+mod clean_copies;
 mod crowd;
 mod fault;
 mod fork;
