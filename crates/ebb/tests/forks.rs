@@ -75,7 +75,7 @@ fn threads_that_fork_at_the_same_time() {
     if cannot_page() {
         return;
     }
-    let managed = same(&c_program("crossed_forks"), &["4", "50", "64"]);
+    let managed = same(&c_program("crossed_forks"), &["4", "30", "64"]);
     assert_eq!(managed.run.stdout, b"0 wrong\n");
 }
 

@@ -449,9 +449,7 @@ impl<K: Kernel> Reclaimer<K> {
         };
         for (at, len) in runs(ones(0, pages) & !left) {
             self.drop_pages(&[(to + at * PAGE_SIZE, len * PAGE_SIZE)]);
-            let _ = self
-                .kernel
-                .protect(from + at * PAGE_SIZE, len * PAGE_SIZE, false);
+            self.unprotect(from + at * PAGE_SIZE, len * PAGE_SIZE);
         }
         shifted.copied += (shared & left).count_ones() as usize;
         left

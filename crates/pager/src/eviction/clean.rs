@@ -48,7 +48,7 @@ impl<K: Kernel> Reclaimer<K> {
         state
             .pages
             .drop_copies(self.swap, self.cpu(), start, start + len);
-        let _ = self.kernel.protect(start, len, false);
+        self.unprotect(start, len);
     }
 
     /// In a forked child, whose pages were protected just now: those that it wrote since the fork, as libc does, are

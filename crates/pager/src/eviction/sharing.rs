@@ -107,7 +107,8 @@ impl<K: Kernel> Reclaimer<K> {
     pub fn own(&self, start: usize, pages: usize, shared: bool) -> (usize, usize) {
         let mapped = self.look(start, pages);
         let good: Mask = mapped.present & if shared { !0 } else { !mapped.shared };
-        let run = self.unprotect(start, (good.trailing_ones() as usize).min(pages));
+        // The caller, or this, writes to them: a thread of ours that met a protected page would wait for itself.
+        let run = self.unprotect_run(start, (good.trailing_ones() as usize).min(pages));
         if run > 0 {
             self.counters().unshared.add(run as u64);
             // SAFETY: populating changes no content.
@@ -117,21 +118,6 @@ impl<K: Kernel> Reclaimer<K> {
             };
         }
         (run, (mapped.shared & ones(0, run)).count_ones() as usize)
-    }
-
-    /// Lets pages be written again; how many of the first, up to one that the program mapped anew without libc. The caller
-    /// writes to them: a thread of ours that met a protected page would wait for itself.
-    fn unprotect(&self, start: usize, pages: usize) -> usize {
-        let good = |at: usize, pages: usize| {
-            let protected = self.kernel.protect(at, pages * PAGE_SIZE, false);
-            protected.is_ok()
-        };
-        if good(start, pages) {
-            return pages;
-        }
-        // None of it may be done, or a part.
-        let alone = |i: &usize| good(start + i * PAGE_SIZE, 1);
-        (0..pages).take_while(alone).count()
     }
 
     /// Pages of `start..end` are about to be dropped: those that relatives keep are theirs alone.

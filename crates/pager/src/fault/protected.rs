@@ -86,6 +86,6 @@ impl<K: Kernel> FaultService<K> {
         self.counters().fault_clean.add(u64::from(copies > 0));
         // Always, whatever the pages are by now.
         let (start, len) = (first.address(), pages * PAGE_SIZE);
-        let _ = self.kernel.protect(start, len, false);
+        self.unprotect(start, len);
     }
 }

@@ -1,6 +1,6 @@
 //! The single operations on the program's memory that every room makes.
 
-use crate::map::page_map::PageNumber;
+use crate::map::page_map::{Mask, PageNumber};
 use crate::process::context::Context;
 use ebb_engine::{PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
@@ -59,7 +59,36 @@ impl<K: Kernel> Context<K> {
     /// Protects what there is in registered memory from writes. Memory that is no longer registered as it was is
     /// passed over: the supervisor notices the copies.
     pub fn protect(&self, start: usize, len: usize) {
-        let _ = self.kernel.protect(start, len, true);
+        self.set_protection(start, len, true);
+    }
+
+    /// Lets memory be written again, and wakes who waits for that, but for what the program mapped there anew without libc.
+    pub fn unprotect(&self, start: usize, len: usize) {
+        self.set_protection(start, len, false);
+    }
+
+    /// The kernel refuses a range in which some memory is not registered, and has done a part of it or none. One that a
+    /// look sees is then done piece by piece. Not a larger one, of which there may be millions of pieces.
+    fn set_protection(&self, start: usize, len: usize, on: bool) {
+        let pieces = PAGE_SIZE + 1..=Mask::BITS as usize * PAGE_SIZE;
+        if self.kernel.protect(start, len, on).is_err() && pieces.contains(&len) {
+            let half = len / PAGE_SIZE / 2 * PAGE_SIZE;
+            self.set_protection(start, half, on);
+            self.set_protection(start + half, len - half, on);
+        }
+    }
+
+    /// Lets pages in a row be written again up to the first that was mapped anew; how many those are.
+    pub fn unprotect_run(&self, start: usize, pages: usize) -> usize {
+        let good = |at: usize, pages: usize| {
+            let protected = self.kernel.protect(at, pages * PAGE_SIZE, false);
+            protected.is_ok()
+        };
+        if good(start, pages) {
+            return pages;
+        }
+        let alone = |i: &usize| good(start + i * PAGE_SIZE, 1);
+        (0..pages).take_while(alone).count()
     }
 
     /// Looks at up to 64 pages. None is taken for present if they cannot be looked at.

@@ -67,7 +67,8 @@ fn shared_pages_beside_memory_mapped_behind_the_pager_are_owned_up_to_there() {
     machine.check();
 }
 
-/// Protection is lifted from pages in a row, and from none where one of them is not ours any more.
+/// The kernel lifts protection from pages in a row, and not where one of them is not ours any more. Each copy is charged
+/// once all the same.
 #[test]
 fn shared_pages_beside_memory_mapped_behind_the_pager_can_be_written() {
     let mut machine = Machine::new(1024);
@@ -82,6 +83,8 @@ fn shared_pages_beside_memory_mapped_behind_the_pager_can_be_written() {
     for i in (0..4 * UNIT).filter(others) {
         machine.write(start + i * PAGE, 2);
     }
+    let copies = machine.process.counters().unshared.get();
+    assert_eq!(copies, 4 * (UNIT as u64 - 1));
     machine.model.retain(|at, _| others(&((at - start) / PAGE)));
     machine.read_all();
     machine.check();
