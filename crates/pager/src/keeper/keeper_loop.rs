@@ -274,8 +274,13 @@ impl<K: Kernel> Keeper<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::page_map::UNIT;
     use crate::tests::machine::Machine;
+    use ebb_engine::slots::DeviceSpec;
+    use ebb_engine::{DeviceId, PAGE_SIZE};
+    use ebb_stores::RamStore;
     use ebb_sys::userfaultfd::Fault;
+    use std::sync::Arc;
 
     /// Where a device goes and its pages take room in memory, the keeper evicts, and so comes by faults of others: on
     /// pages whose transit it ended.
@@ -292,5 +297,36 @@ mod tests {
         turn.worker.unpark(&mut faults.to_vec());
         machine.pager.keeper_turn(&machine.keeper, &mut turn);
         assert_eq!(machine.kernel.touch(7, page, None).ok(), Some(5));
+    }
+
+    /// A device that is to go stays while its pages find no other place, and is there again if it may stay after all.
+    #[test]
+    fn a_device_goes_when_there_is_room_elsewhere() {
+        let mut machine = Machine::without_pool(1024, RamStore::new(1024));
+        let devices = &machine.process.swap_space.devices;
+        let start = machine.map(UNIT);
+        (0..UNIT).for_each(|i| machine.write(start + i * PAGE_SIZE, 1 + i as u8));
+        (0..UNIT).for_each(|i| machine.evict(start + i * PAGE_SIZE));
+        machine.store_staged();
+        let mut turn = KeeperTurn::new(machine.kernel);
+        let mut turns = |n| {
+            for _ in 0..n {
+                machine.pager.keeper_turn(&machine.keeper, &mut turn);
+            }
+        };
+        devices.leave_unlisted(DeviceId(0), true);
+        turns(40);
+        assert_eq!(devices.devices.usage()[0].used as usize, UNIT);
+        devices.leave_unlisted(DeviceId(0), false);
+        turns(1);
+        let other = Arc::new(RamStore::new(1024));
+        let other = devices.devices.add(other, DeviceSpec::default(), None);
+        devices.leave_unlisted(DeviceId(0), true);
+        turns(4);
+        let usage = devices.devices.usage();
+        assert_eq!((usage.len(), Ok(usage[0].device)), (1, other));
+        assert_eq!(usage[0].used as usize, UNIT);
+        machine.read_all();
+        machine.check();
     }
 }
