@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What the document is about, first, and what comes with it.
+/// The package that the document is about, and the library inside it.
 const ROOTS: [&str; 2] = ["ebb", "ebb-preload"];
 
 pub fn sbom(all: &Path) -> Result<()> {
