@@ -160,8 +160,8 @@ fn php() {
         return;
     }
     let script = "ini_set('memory_limit', '-1'); $h = [];\
-                  for ($i = 0; $i < 80000; $i++) $h['k' . ($i * 7919 % 80021)] = [$i, 'v' . ($i % 977)];\
-                  $s = 0; for ($i = 0; $i < 80000; $i++) if (isset($h[\"k$i\"])) {\
+                  for ($i = 0; $i < 150000; $i++) $h['k' . ($i * 7919 % 150001)] = [$i, 'v' . ($i % 977)];\
+                  $s = 0; for ($i = 0; $i < 150000; $i++) if (isset($h[\"k$i\"])) {\
                   $e = $h[\"k$i\"]; $s = ($s * 31 + $e[0] + strlen($e[1])) % 1000003; }\
                   echo count($h), ' ', $s;";
     same_in_parts(&Job::new(["php", "-r", script]), "php", &[2], &[]);
