@@ -555,11 +555,14 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
     fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
         let mut tables = self.called(Call::Protect, start, len | usize::from(on));
-        if !tables.all(start, len, |m| m.registered) {
-            return Err(Errno(libc::ENOENT));
-        }
-        for (_, page) in tables.pages.range_mut(start..start + len) {
+        let foreign = tables.first(start, len, |m| !m.registered);
+        let done = start..foreign.unwrap_or(start + len);
+        for (_, page) in tables.pages.range_mut(done) {
             page.protected = on;
+        }
+        // Holes are passed over. Nobody is woken where it stopped.
+        if foreign.is_some() || tables.mapped(start, len) == 0 {
+            return Err(Errno(libc::ENOENT));
         }
         if !on {
             let woken = tables.wake(start, len);

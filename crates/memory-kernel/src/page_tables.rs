@@ -165,7 +165,8 @@ impl PageTables {
             && all.all(|(_, mapping)| Some(mapping) == first)
     }
 
-    fn mapped(&self, start: usize, len: usize) -> usize {
+    /// The number of pages of an area that are mapped.
+    pub fn mapped(&self, start: usize, len: usize) -> usize {
         self.mappings.range(start..start + page_up(len)).count()
     }
 
@@ -173,6 +174,12 @@ impl PageTables {
     pub fn all(&self, start: usize, len: usize, like: impl Fn(&Mapping) -> bool) -> bool {
         let mut all = self.mappings.range(start..start + page_up(len));
         self.mapped(start, len) == page_up(len) / PAGE && all.all(|(_, mapping)| like(mapping))
+    }
+
+    /// The first page of an area that is mapped so.
+    pub fn first(&self, start: usize, len: usize, so: impl Fn(&Mapping) -> bool) -> Option<usize> {
+        let mut all = self.mappings.range(start..start + page_up(len));
+        all.find(|(_, mapping)| so(mapping)).map(|(at, _)| at)
     }
 
     /// Changes the mappings of an area.

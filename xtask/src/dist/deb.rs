@@ -29,15 +29,17 @@ pub fn deb(all: &Path, root: &Path) -> Result<()> {
     fs::copy(tools::project().join("packaging/60-ebbtide.conf"), sysctl)?;
     let architecture = run(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
+    // What comes before a release sorts before it.
+    let version = format!("{}-1", VERSION.replace('-', "~"));
     let fields = [
         ("Package", "ebbtide"),
-        ("Version", VERSION),
+        ("Version", &version),
         ("Architecture", architecture),
         (
             "Maintainer",
             "Ebbtide maintainers <maintainers@ebbtide.example>",
         ),
-        ("Installed-Size", &kibibytes(tree)?),
+        ("Installed-Size", &kibibytes(tree)?.to_string()),
         ("Depends", &depends(&usr)?),
         ("Section", "utils"),
         ("Priority", "optional"),
@@ -50,11 +52,16 @@ pub fn deb(all: &Path, root: &Path) -> Result<()> {
     fs::write(own.join("conffiles"), format!("/{SYSCTL}\n"))?;
     let mut modes = Command::new("chmod");
     run(modes.args(["-R", "u=rwX,go=rX"]).arg(tree))?;
+    let mut library = Command::new("chmod");
+    run(library.arg("644").arg(usr.join("lib/ebb").join(LIBRARY)))?;
     let mut build = Command::new("dpkg-deb");
     build.args(["--root-owner-group", "--build"]).arg(tree);
-    // The same content gives the same bytes.
-    build.env("SOURCE_DATE_EPOCH", "0");
-    let file = format!("ebbtide_{VERSION}_{architecture}.deb");
+    // Dated by the last commit: the same sources give the same bytes.
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%ct"]);
+    let date = run(git.current_dir(tools::project())).unwrap_or_else(|_| "0".into());
+    build.env("SOURCE_DATE_EPOCH", date.trim());
+    let file = format!("ebbtide_{version}_{architecture}.deb");
     run(build.arg(all.join(file))).map(drop)
 }
 
@@ -80,11 +87,16 @@ fn depends(usr: &Path) -> Result<String> {
     Ok(depends.context("dpkg-shlibdeps found none")?.to_owned())
 }
 
-fn kibibytes(tree: &Path) -> Result<String> {
-    let said = run(Command::new("du").arg("-sk").arg(tree))?;
-    Ok(said
-        .split_whitespace()
-        .next()
-        .context("no size")?
-        .to_owned())
+/// As `dpkg-gencontrol` counts: each file by its length, 1 KiB for everything else. A file system counts as it likes.
+fn kibibytes(folder: &Path) -> Result<u64> {
+    let mut all = 1;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        all += match metadata.is_dir() {
+            true => kibibytes(&entry.path())?,
+            false => metadata.len().div_ceil(1024),
+        };
+    }
+    Ok(all)
 }

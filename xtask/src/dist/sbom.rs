@@ -1,28 +1,36 @@
 //! The SBOM: one CycloneDX document for `ebb` and its library, which no dependency connects.
 //!
-//! Cargo tells which crates they are built from; Cargo.lock has the sums of those that come from a registry. Crates
-//! that only run while they are built (build scripts' own) are not in it, nor are those of tests.
+//! `cargo tree` tells which crates are linked into them, `cargo metadata` what those are, and Cargo.lock has the sums of
+//! what comes from a registry. Not here: crates that only run while others are built, and those of tests.
 
 use super::{VERSION, run};
 use anyhow::{Context, Result};
 use ebb_harness::tools;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The package that the document is about, and the library inside it.
-const ROOTS: [&str; 2] = ["ebb", "ebb-preload"];
+/// The package that the document is about.
+const ABOUT: &str = "ebb";
+/// The library inside it.
+const LIBRARY: &str = "ebb-preload";
 
 pub fn sbom(all: &Path) -> Result<()> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let mut cargo = Command::new("cargo");
-    cargo.args(["metadata", "--format-version=1", "--locked"]);
-    cargo.args(["--filter-platform", &target]);
-    let metadata = run(cargo.current_dir(tools::project()))?;
+    let cargo = |words: &[&str]| {
+        let mut cargo = Command::new("cargo");
+        run(cargo.args(words).current_dir(tools::project()))
+    };
+    let kinds = ["-e", "normal,no-proc-macro", "--prefix", "none"];
+    let tree = ["tree", "--locked", "-p", ABOUT, "-p", LIBRARY, "--target"];
+    let tree = cargo(&[&tree[..], &[&target], &kinds].concat())?;
+    let metadata = ["metadata", "--format-version=1", "--locked"];
+    let metadata = cargo(&[&metadata[..], &["--filter-platform", &target]].concat())?;
     let lock = fs::read_to_string(tools::project().join("Cargo.lock"))?;
-    let mut document = document(&serde_json::from_str(&metadata)?, &toml::from_str(&lock)?)?;
+    let (metadata, lock) = (serde_json::from_str(&metadata)?, toml::from_str(&lock)?);
+    let mut document = document(&linked(&tree), &metadata, &lock)?;
     // Dated by the last commit, so that the same sources give the same document.
     let mut git = Command::new("git");
     git.args(["log", "-1", "--date=format-local:%FT%TZ", "--format=%cd"]);
@@ -34,39 +42,38 @@ pub fn sbom(all: &Path) -> Result<()> {
     Ok(fs::write(file, format!("{document:#}\n"))?)
 }
 
+/// Names and versions in lines such as "zstd-sys v2.1.2+zstd.1.5.7 (*)".
+fn linked(tree: &str) -> HashSet<(&str, &str)> {
+    tree.lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?, words.next()?.strip_prefix('v')?))
+        })
+        .collect()
+}
+
 /// The document, without its date.
-fn document(metadata: &Value, lock: &toml::Table) -> Result<Value> {
+fn document(linked: &HashSet<(&str, &str)>, metadata: &Value, lock: &toml::Table) -> Result<Value> {
     let sums = sums(lock);
     let packages: HashMap<&str, &Value> = list(&metadata["packages"])
+        .filter(|package| linked.contains(&(text(&package["name"]), text(&package["version"]))))
         .map(|package| (text(&package["id"]), package))
         .collect();
-    let nodes: HashMap<&str, &Value> = list(&metadata["resolve"]["nodes"])
-        .map(|node| (text(&node["id"]), node))
-        .collect();
-    let root = |name| {
-        let mut ours = list(&metadata["workspace_members"]).map(text);
-        ours.find(|id| packages[id]["name"] == name)
-            .with_context(|| format!("cargo metadata knows no {name}"))
-    };
-    // By name and version, each once.
-    let (mut components, mut dependencies) = (BTreeMap::new(), BTreeMap::new());
-    let mut open = vec![root(ROOTS[0])?, root(ROOTS[1])?];
-    while let Some(id) = open.pop() {
-        let known = reference(packages[id]);
-        if components.contains_key(&known) {
+    // By reference, so in one order.
+    let (mut components, mut dependencies) = (BTreeMap::new(), Vec::new());
+    for node in list(&metadata["resolve"]["nodes"]) {
+        let Some(package) = packages.get(text(&node["id"])) else {
             continue;
-        }
-        let linked = list(&nodes[id]["deps"]).filter(|dependency| {
-            let mut kinds = list(&dependency["dep_kinds"]);
-            kinds.any(|kind| kind["kind"].is_null())
-        });
-        let linked: Vec<&str> = linked.map(|dependency| text(&dependency["pkg"])).collect();
-        let on: Vec<String> = linked.iter().map(|id| reference(packages[id])).collect();
-        open.extend(linked);
-        components.insert(known.clone(), component(packages[id], &sums));
-        dependencies.insert(known.clone(), json!({"ref": known, "dependsOn": on}));
+        };
+        let on = list(&node["deps"])
+            .filter(|on| list(&on["dep_kinds"]).any(|kind| kind["kind"].is_null()))
+            .filter_map(|on| Some(reference(packages.get(text(&on["pkg"]))?)));
+        let on: Vec<String> = on.collect();
+        dependencies.push(json!({"ref": reference(package), "dependsOn": on}));
+        components.insert(reference(package), component(package, &sums));
     }
-    let about = reference(packages[root(ROOTS[0])?]);
+    let about = packages.values().find(|package| package["name"] == ABOUT);
+    let about = reference(about.context("cargo metadata knows no ebb")?);
     let mut about = components.remove(&about).context("no component")?;
     about["type"] = "application".into();
     Ok(json!({
@@ -75,7 +82,7 @@ fn document(metadata: &Value, lock: &toml::Table) -> Result<Value> {
         "version": 1,
         "metadata": {"component": about},
         "components": components.into_values().collect::<Vec<_>>(),
-        "dependencies": dependencies.into_values().collect::<Vec<_>>(),
+        "dependencies": dependencies,
     }))
 }
 
@@ -86,8 +93,11 @@ fn component(package: &Value, sums: &HashMap<(&str, &str), &str>) -> Value {
         "bom-ref": reference(package),
         "name": name,
         "version": version,
-        "purl": reference(package),
     });
+    // A package URL names a registry's package: none of ours is one.
+    if package["source"].is_string() {
+        component["purl"] = reference(package).into();
+    }
     if let Some(license) = package["license"].as_str() {
         // Crates of before 2018 have a slash for "or".
         let expression = license.replace('/', " OR ");
@@ -99,10 +109,13 @@ fn component(package: &Value, sums: &HashMap<(&str, &str), &str>) -> Value {
     component
 }
 
-/// The package URL.
+/// The package URL of what comes from a registry. In one a plus sign would be a blank.
 fn reference(package: &Value) -> String {
     let (name, version) = (text(&package["name"]), text(&package["version"]));
-    format!("pkg:cargo/{name}@{version}")
+    match package["source"].is_string() {
+        true => format!("pkg:cargo/{name}@{}", version.replace('+', "%2B")),
+        false => format!("{name}@{version}"),
+    }
 }
 
 /// SHA-256 of each crate's archive, by name and version.
@@ -130,31 +143,47 @@ mod tests {
 
     #[test]
     fn each_crate_that_is_linked_is_in_it_once() {
-        let package = |name| json!({"id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0"});
+        let package = |(name, source): (&str, Option<&str>)| {
+            json!({
+                "id": name, "name": name, "version": "1.0.0+c", "source": source,
+                "license": "MIT/Apache-2.0",
+            })
+        };
+        let (ours, theirs) = (None, Some("a registry"));
+        let packages = [
+            ("ebb", ours),
+            ("ebb-preload", ours),
+            ("both", theirs),
+            ("built", theirs),
+            ("deep", theirs),
+        ]
+        .map(package);
         let on = |name, kind: Option<&str>| json!({"pkg": name, "dep_kinds": [{"kind": kind}]});
-        let packages = ["ebb", "ebb-preload", "both", "built", "deep"].map(package);
         let metadata = json!({
             "packages": packages,
-            "workspace_members": ["ebb-preload", "ebb"],
             "resolve": {"nodes": [
                 {"id": "ebb", "deps": [on("both", None), on("built", Some("build"))]},
                 {"id": "ebb-preload", "deps": [on("both", None)]},
-                {"id": "both", "deps": [on("deep", None), on("built", Some("dev"))]},
+                {"id": "both", "deps": [on("deep", None), on("built", None)]},
                 {"id": "deep", "deps": []},
                 {"id": "built", "deps": []},
             ]},
         });
-        let lock = "[[package]]\nname = \"deep\"\nversion = \"1.0.0\"\nchecksum = \"ab\"\n";
-        let made = document(&metadata, &toml::from_str(lock).unwrap()).unwrap();
+        let tree = "ebb v1.0.0+c (/ebb)\nboth v1.0.0+c\ndeep v1.0.0+c\n\nebb-preload v1.0.0+c (/preload)\n\
+                    both v1.0.0+c (*)\n";
+        let lock = "[[package]]\nname = \"deep\"\nversion = \"1.0.0+c\"\nchecksum = \"ab\"\n";
+        let lock = toml::from_str(lock).unwrap();
+        let made = document(&linked(tree), &metadata, &lock).unwrap();
         assert_eq!(made["metadata"]["component"]["name"], "ebb");
-        let names: Vec<&str> = list(&made["components"])
-            .map(|component| text(&component["name"]))
-            .collect();
-        assert_eq!(names, ["both", "deep", "ebb-preload"]);
-        assert_eq!(made["components"][1]["hashes"][0]["content"], "ab");
-        let licenses = &made["components"][0]["licenses"];
-        assert_eq!(licenses[0]["expression"], "MIT OR Apache-2.0");
-        let of_both = &made["dependencies"][0];
-        assert_eq!(of_both["dependsOn"], json!(["pkg:cargo/deep@1.0.0"]));
+        let all = |key: &'static str| list(&made["components"]).map(move |c| c[key].clone());
+        let names: Vec<Value> = all("name").collect();
+        assert_eq!(names, ["ebb-preload", "both", "deep"]);
+        let urls: Vec<Value> = all("purl").collect();
+        let url = |name| json!(format!("pkg:cargo/{name}@1.0.0%2Bc"));
+        assert_eq!(urls, [Value::Null, url("both"), url("deep")]);
+        let deep = &made["components"][2];
+        assert_eq!(deep["hashes"][0]["content"], "ab");
+        assert_eq!(deep["licenses"][0]["expression"], "MIT OR Apache-2.0");
+        assert_eq!(made["dependencies"][2]["dependsOn"], json!([url("deep")]));
     }
 }

@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(machine.kernel.touch(7, page, None).ok(), Some(5));
     }
 
-    /// A device that is to go stays while its pages find no other place, and is there again if it may stay after all.
+    /// A device that is to go stays while its pages find no other place. Asked anew, it looks anew.
     #[test]
     fn a_device_goes_when_there_is_room_elsewhere() {
         let mut machine = Machine::without_pool(1024, RamStore::new(1024));

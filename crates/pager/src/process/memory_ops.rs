@@ -57,21 +57,22 @@ impl<K: Kernel> Context<K> {
     }
 
     /// Protects what there is in registered memory from writes. Memory that is no longer registered as it was is
-    /// passed over: the supervisor notices the copies.
+    /// passed over, and in more than a window all behind it: the supervisor notices the copies.
     pub fn protect(&self, start: usize, len: usize) {
         self.set_protection(start, len, true);
     }
 
     /// Lets memory be written again, and wakes who waits for that, but for what the program mapped there anew without libc.
+    /// In more than a window all behind that stays protected, and each page costs a fault.
     pub fn unprotect(&self, start: usize, len: usize) {
         self.set_protection(start, len, false);
     }
 
-    /// The kernel refuses a range in which some memory is not registered, and has done a part of it or none. One that a
-    /// look sees is then done piece by piece. Not a larger one, of which there may be millions of pieces.
+    /// The kernel stops at the first memory of a range that is not registered, and wakes nobody. A window is then done
+    /// piece by piece. Not more, of which there may be millions of pieces.
     fn set_protection(&self, start: usize, len: usize, on: bool) {
-        let pieces = PAGE_SIZE + 1..=Mask::BITS as usize * PAGE_SIZE;
-        if self.kernel.protect(start, len, on).is_err() && pieces.contains(&len) {
+        let window = 2 * PAGE_SIZE..=Mask::BITS as usize * PAGE_SIZE;
+        if self.kernel.protect(start, len, on).is_err() && window.contains(&len) {
             let half = len / PAGE_SIZE / 2 * PAGE_SIZE;
             self.set_protection(start, half, on);
             self.set_protection(start + half, len - half, on);

@@ -54,6 +54,9 @@ fn a_page_that_stays_gives_its_copy_up() {
     machine.kernel.mlock(start, len, 0).unwrap();
     machine.reclaim(8);
     assert_eq!(machine.present(start, UNIT), UNIT);
+    for i in 0..UNIT {
+        assert_eq!(machine.page(start + i * PAGE), Page::Resident(None));
+    }
     machine.kernel.munlock(start, len).unwrap();
     machine.mprotect(start, len, PLAIN).unwrap();
     (0..UNIT).for_each(|i| machine.write(start + i * PAGE, 255));

@@ -67,8 +67,8 @@ fn shared_pages_beside_memory_mapped_behind_the_pager_are_owned_up_to_there() {
     machine.check();
 }
 
-/// The kernel lifts protection from pages in a row, and not where one of them is not ours any more. Each copy is charged
-/// once all the same.
+/// The kernel lifts protection from pages in a row up to the first that is not ours any more. Each copy is charged once all
+/// the same.
 #[test]
 fn shared_pages_beside_memory_mapped_behind_the_pager_can_be_written() {
     let mut machine = Machine::new(1024);
