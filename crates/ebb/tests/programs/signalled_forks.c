@@ -1,6 +1,6 @@
 /*
- * Children that get signals at every moment of the call that makes them: signalled_forks WAY SIZE_MIB CHILDREN,
- * with WAY one of
+ * Children that get signals at every moment of the call that makes them: signalled_forks WAY SIZE_MIB CHILDREN
+ * [SECONDS], after which it is killed (50), with WAY one of
  *
  *   fork, _Fork, threads   call libc's functions; "threads" forks beside threads that read the same memory.
  *   clone                  puts the child's stack into memory that is managed, and mostly out.
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
 	pages = strtoul(argv[2], NULL, 0) * 256;
 	int children = atoi(argv[3]), outcomes[OUTCOMES] = { 0 }, others = 0;
 	/* A group of its own is out of reach of whoever would end it. */
-	alarm(50);
+	alarm(argc > 4 ? atoi(argv[4]) : 50);
 	setpgid(0, 0);
 	parent = getpid();
 	stacks = mapping(STACKS * STACK);
