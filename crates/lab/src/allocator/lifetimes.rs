@@ -128,7 +128,7 @@ impl RunAllocator for Ours {
 /// Takes the lowest place of a size.
 struct FirstFit {
     used: Vec<bool>,
-    /// By size: no place of that is free below.
+    /// The slot below which there is no free place of a size.
     lowest: HashMap<u16, usize>,
 }
 
