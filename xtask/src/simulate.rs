@@ -70,13 +70,14 @@ pub fn build(tree: &Path, target: &Path, profile: &str, quiet: bool) -> Result<O
         .args([
             "build",
             "--quiet",
-            // With the features of all, as the tests' build has them.
             "--workspace",
             "--bin",
             "ebb-sim",
             "--profile",
             profile,
         ])
+        // The tests' build is there already, and has features that only tests need: with a test it serves here, too.
+        .args(["--test", "seeds"].iter().filter(|_| profile == "dev"))
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", target)
         .stdin(Stdio::null())
