@@ -172,8 +172,8 @@ impl PageTables {
 
     /// Whether each page of an area is mapped, and so.
     pub fn all(&self, start: usize, len: usize, like: impl Fn(&Mapping) -> bool) -> bool {
-        let mut all = self.mappings.range(start..start + page_up(len));
-        self.mapped(start, len) == page_up(len) / PAGE && all.all(|(_, mapping)| like(mapping))
+        let unlike = self.first(start, len, |mapping| !like(mapping));
+        self.mapped(start, len) == page_up(len) / PAGE && unlike.is_none()
     }
 
     /// The first page of an area that is mapped so.

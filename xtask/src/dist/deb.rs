@@ -1,6 +1,6 @@
 //! The Debian package: what is installed, below `/usr`, and a sysctl file that is not active.
 
-use super::{LIBRARY, VERSION, run};
+use super::{LIBRARY, VERSION, last_commit, run};
 use crate::setup;
 use anyhow::{Context, Result};
 use ebb_harness::tools;
@@ -29,40 +29,41 @@ pub fn deb(all: &Path, root: &Path) -> Result<()> {
     fs::copy(tools::project().join("packaging/60-ebbtide.conf"), sysctl)?;
     let architecture = run(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
-    // What comes before a release sorts before it.
+    // A tilde sorts before the end of a version: a prerelease before its release.
     let version = format!("{}-1", VERSION.replace('-', "~"));
+    let control = control(tree, &version, architecture)?;
+    let own = tree.join("DEBIAN");
+    fs::create_dir(&own)?;
+    fs::write(own.join("control"), control)?;
+    fs::write(own.join("conffiles"), format!("/{SYSCTL}\n"))?;
+    let mut modes = Command::new("chmod");
+    run(modes.args(["-R", "u=rwX,go=rX"]).arg(tree))?;
+    let mut build = Command::new("dpkg-deb");
+    build.args(["--root-owner-group", "--build"]).arg(tree);
+    let date = last_commit("%ct").unwrap_or_else(|_| "0".into());
+    build.env("SOURCE_DATE_EPOCH", date);
+    let file = format!("ebbtide_{version}_{architecture}.deb");
+    run(build.arg(all.join(file))).map(drop)
+}
+
+/// The package as dpkg is told of it. `tree` has nothing yet but files to be installed.
+fn control(tree: &Path, version: &str, architecture: &str) -> Result<String> {
     let fields = [
         ("Package", "ebbtide"),
-        ("Version", &version),
+        ("Version", version),
         ("Architecture", architecture),
         (
             "Maintainer",
             "Ebbtide maintainers <maintainers@ebbtide.example>",
         ),
         ("Installed-Size", &kibibytes(tree)?.to_string()),
-        ("Depends", &depends(&usr)?),
+        ("Depends", &depends(&tree.join("usr"))?),
         ("Section", "utils"),
         ("Priority", "optional"),
         ("Description", DESCRIPTION),
     ];
-    let own = tree.join("DEBIAN");
-    fs::create_dir(&own)?;
-    let control = fields.map(|(name, value)| format!("{name}: {value}\n"));
-    fs::write(own.join("control"), control.concat())?;
-    fs::write(own.join("conffiles"), format!("/{SYSCTL}\n"))?;
-    let mut modes = Command::new("chmod");
-    run(modes.args(["-R", "u=rwX,go=rX"]).arg(tree))?;
-    let mut library = Command::new("chmod");
-    run(library.arg("644").arg(usr.join("lib/ebb").join(LIBRARY)))?;
-    let mut build = Command::new("dpkg-deb");
-    build.args(["--root-owner-group", "--build"]).arg(tree);
-    // Dated by the last commit: the same sources give the same bytes.
-    let mut git = Command::new("git");
-    git.args(["log", "-1", "--format=%ct"]);
-    let date = run(git.current_dir(tools::project())).unwrap_or_else(|_| "0".into());
-    build.env("SOURCE_DATE_EPOCH", date.trim());
-    let file = format!("ebbtide_{version}_{architecture}.deb");
-    run(build.arg(all.join(file))).map(drop)
+    let lines = fields.map(|(name, value)| format!("{name}: {value}\n"));
+    Ok(lines.concat())
 }
 
 const DESCRIPTION: &str = "Runs programs in less memory than they need

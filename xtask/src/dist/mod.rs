@@ -5,7 +5,7 @@
 //! | `ebb-VERSION-x86_64-linux-gnu.tar.gz` | tar | `bin`, `lib/ebb`, `share`, to be laid over a prefix |
 //! | `ebbtide_VERSION_amd64.deb` | dpkg-deb | the same below `/usr`, and a sysctl file that is not active |
 //! | `ebbtide-VERSION-py3-none-TAG.whl` | hatchling | `ebb`, `lib/ebb` and the Python package |
-//! | `ebb-VERSION.cdx.json` | `sbom.rs` | the SBOM: every crate that `ebb` and its library are built from |
+//! | `ebb-VERSION.cdx.json` | `sbom.rs` | the SBOM: every crate that is linked into `ebb` or its library |
 //! | `SHA256SUMS` | sha256sum | sums of these |
 //!
 //! All hold one build of `ebb`, stripped, with its library inside and beside it.
@@ -16,7 +16,8 @@ mod sbom;
 use crate::setup;
 use anyhow::{Context, Result};
 use ebb_harness::tools;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -88,6 +89,8 @@ fn lay_out(root: &Path) -> Result<()> {
         fs::create_dir_all(to.parent().context("a directory")?)?;
         run(Command::new("strip").arg("-o").arg(to).arg(from))?;
     }
+    // It is loaded, and no program.
+    fs::set_permissions(&lib, Permissions::from_mode(0o644))?;
     let share = root.join("share");
     let completions = [
         ("bash", "bash-completion/completions/ebb"),
@@ -164,6 +167,16 @@ fn wheel_tag(root: &Path) -> Result<String> {
     let newest = versions.filter_map(minor).max();
     let newest = newest.context("ebb uses no glibc")?;
     Ok(format!("manylinux_2_{newest}_{}", std::env::consts::ARCH))
+}
+
+/// The last commit in a format of git's, with dates in UTC as ISO 8601 has them. Dated by it, the same sources give the
+/// same packages.
+fn last_commit(format: &str) -> Result<String> {
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--date=format-local:%FT%TZ"]);
+    git.arg(format!("--format={format}"));
+    git.env("TZ", "UTC").current_dir(tools::project());
+    Ok(run(&mut git)?.trim().to_owned())
 }
 
 fn run(command: &mut Command) -> Result<String> {

@@ -3,7 +3,7 @@
 //! `cargo tree` tells which crates are linked into them, `cargo metadata` what those are, and Cargo.lock has the sums of
 //! what comes from a registry. Not here: crates that only run while others are built, and those of tests.
 
-use super::{VERSION, run};
+use super::{VERSION, last_commit, run};
 use anyhow::{Context, Result};
 use ebb_harness::tools;
 use serde_json::{Value, json};
@@ -14,8 +14,8 @@ use std::process::Command;
 
 /// The package that the document is about.
 const ABOUT: &str = "ebb";
-/// The library inside it.
-const LIBRARY: &str = "ebb-preload";
+/// The package of the library inside it.
+const INSIDE: &str = "ebb-preload";
 
 pub fn sbom(all: &Path) -> Result<()> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -24,19 +24,15 @@ pub fn sbom(all: &Path) -> Result<()> {
         run(cargo.args(words).current_dir(tools::project()))
     };
     let kinds = ["-e", "normal,no-proc-macro", "--prefix", "none"];
-    let tree = ["tree", "--locked", "-p", ABOUT, "-p", LIBRARY, "--target"];
+    let tree = ["tree", "--locked", "-p", ABOUT, "-p", INSIDE, "--target"];
     let tree = cargo(&[&tree[..], &[&target], &kinds].concat())?;
     let metadata = ["metadata", "--format-version=1", "--locked"];
     let metadata = cargo(&[&metadata[..], &["--filter-platform", &target]].concat())?;
     let lock = fs::read_to_string(tools::project().join("Cargo.lock"))?;
     let (metadata, lock) = (serde_json::from_str(&metadata)?, toml::from_str(&lock)?);
     let mut document = document(&linked(&tree), &metadata, &lock)?;
-    // Dated by the last commit, so that the same sources give the same document.
-    let mut git = Command::new("git");
-    git.args(["log", "-1", "--date=format-local:%FT%TZ", "--format=%cd"]);
-    git.env("TZ", "UTC").current_dir(tools::project());
-    if let Ok(date) = run(&mut git) {
-        document["metadata"]["timestamp"] = date.trim().into();
+    if let Ok(date) = last_commit("%cd") {
+        document["metadata"]["timestamp"] = date.into();
     }
     let file = all.join(format!("ebb-{VERSION}.cdx.json"));
     Ok(fs::write(file, format!("{document:#}\n"))?)
@@ -69,8 +65,9 @@ fn document(linked: &HashSet<(&str, &str)>, metadata: &Value, lock: &toml::Table
             .filter(|on| list(&on["dep_kinds"]).any(|kind| kind["kind"].is_null()))
             .filter_map(|on| Some(reference(packages.get(text(&on["pkg"]))?)));
         let on: Vec<String> = on.collect();
-        dependencies.push(json!({"ref": reference(package), "dependsOn": on}));
-        components.insert(reference(package), component(package, &sums));
+        let known = reference(package);
+        dependencies.push(json!({"ref": known, "dependsOn": on}));
+        components.insert(known, component(package, &sums));
     }
     let about = packages.values().find(|package| package["name"] == ABOUT);
     let about = reference(about.context("cargo metadata knows no ebb")?);

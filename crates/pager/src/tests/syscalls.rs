@@ -227,13 +227,10 @@ fn calls_and_pages_never_disagree() {
 #[test]
 fn a_unit_of_which_half_may_only_be_read_leaves_whole() {
     let mut machine = Machine::new(1024);
-    let start = machine.map(UNIT);
-    let at = |i: usize| start + i * PAGE;
-    (0..UNIT).for_each(|i| machine.write(at(i), 1 + i as u8));
-    let half = UNIT / 2;
-    let sealed = machine.mprotect(at(half), half * PAGE, libc::PROT_READ);
-    assert_eq!(sealed, Ok(()));
-    (0..UNIT).for_each(|i| machine.evict(at(i)));
+    let start = read_only(&mut machine);
+    let opened = machine.mprotect(start, UNIT / 2 * PAGE, PLAIN);
+    assert_eq!(opened, Ok(()));
+    (0..UNIT).for_each(|i| machine.evict(start + i * PAGE));
     machine.read_all();
     machine.check();
 }
