@@ -34,6 +34,8 @@ struct Cli {
 enum Chore {
     /// Build ebb and show the main job: a program in half the memory it needs
     Demo(demo::Options),
+    /// Install what the tests need
+    Setup,
     /// Install what the tests need and run all of them
     Test(test::Options),
     /// Make the packages: tarball, .deb, wheel, SBOM and sums, in target/dist
@@ -64,6 +66,10 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().chore {
         Chore::Demo(options) => demo::demo(&options),
         Chore::Dist(options) => dist::dist(&options),
+        Chore::Setup => {
+            setup::install(setup::Extent::Full);
+            Ok(true)
+        }
         Chore::Test(options) => test::test(&options),
         Chore::Bench(options) => bench::bench(&options),
         Chore::Conformance(options) => conformance::conformance(&options),

@@ -33,7 +33,7 @@ const PACKAGES: [(&str, &str); 29] = [
     ("bwrap", "bubblewrap"),
     ("podman", "podman"),
     ("runc", "runc"),
-    ("debootstrap", "debootstrap"),
+    ("mmdebstrap", "mmdebstrap"),
     ("tmux", "tmux"),
     ("zsh", "zsh"),
     ("fish", "fish"),

@@ -52,7 +52,7 @@ const MODELS: &[&str] = &["-p", "ebb-engine", "-p", "ebb-tree", "--release", "--
 const REAL: [&str; 2] = ["ebb", "preload"];
 
 /// Programs that measure: nothing runs beside them.
-const QUIET: [&str; 8] = [
+const QUIET: [&str; 7] = [
     "costs",
     "ebb_stores",
     "lab",
@@ -60,7 +60,6 @@ const QUIET: [&str; 8] = [
     "scale",
     "size",
     "start",
-    "workloads",
 ];
 
 /// Those that measure how fast the command is, or test how it is packed: not run with checks.

@@ -214,19 +214,19 @@ mkdir -p "$root/dev/shm"
 /// A newcomer on a clean root: one line installs it, one command runs a program in half its memory.
 #[test]
 fn from_nothing_to_half_the_memory_by_deb_and_by_wheel() {
-    if cannot_page() || common::lacks("debootstrap") {
+    if cannot_page() || common::lacks("mmdebstrap") {
         return;
     }
     if !ebb_harness::is_root() {
         return println!("skipped: needs root");
     }
-    // Its packages are kept: making a root takes a minute.
+    // Its packages are kept: making a root takes a while.
     let cache = tools::project().join("target/debian");
     let archive = cache.join("root.tar");
     if !archive.exists() {
         fs::create_dir_all(&cache).unwrap();
-        let script = "rm -rf $0/fresh && debootstrap --variant=minbase --include=python3-venv,man-db bookworm $0/fresh >&2 \
-                      && tar -C $0/fresh -cf $0/part . && mv $0/part $0/root.tar && rm -rf $0/fresh";
+        let script = "mmdebstrap --variant=apt --include=python3-venv,man-db bookworm $0/part.tar >&2 \
+                      && mv $0/part.tar $0/root.tar";
         let made = Command::new("timeout")
             .args(["-k1", "500", "sh", "-c", script])
             .arg(&cache)

@@ -127,9 +127,9 @@ impl Workload {
             Workload::Touch | Workload::TouchThreads => (1024, 160),
             Workload::Numpy => (40_000_000, 2_600_000),
             Workload::Heap => (2_000_000, 130_000),
-            Workload::Sqlite => (2_500_000, 400_000),
+            Workload::Sqlite => (2_500_000, 150_000),
             Workload::Redis => (1_500_000, 250_000),
-            Workload::Sort | Workload::SortThreads => (8_000_000, 300_000),
+            Workload::Sort | Workload::SortThreads => (8_000_000, 100_000),
             Workload::Compiler => (100, 12),
             Workload::Make => (30, 8),
             Workload::Java => (2_000_000, 350_000),
@@ -188,16 +188,16 @@ impl Workload {
             Workload::Heap if scale == Scale::Small => (python("python_heap.py")?, &["500"]),
             Workload::Heap => (python("python_heap.py")?, &[]),
             Workload::Sqlite if scale == Scale::Small => {
-                (python("sqlite_memory.py")?, &["2000", "200"])
+                (python("sqlite_memory.py")?, &["1000", "700"])
             }
             Workload::Sqlite => (python("sqlite_memory.py")?, &[]),
             Workload::Redis => {
                 tools::redis().context("redis-server is not installed")?;
                 (python("redis_kv.py")?, &[])
             }
-            Workload::Sort if scale == Scale::Small => (sort, &["1", "300"]),
+            Workload::Sort if scale == Scale::Small => (sort, &["1", "1100"]),
             Workload::Sort => (sort, &["1"]),
-            Workload::SortThreads if scale == Scale::Small => (sort, &["2", "300"]),
+            Workload::SortThreads if scale == Scale::Small => (sort, &["2", "1100"]),
             Workload::SortThreads => (sort, &["2"]),
             Workload::Compiler => {
                 program("g++")?;
