@@ -52,6 +52,8 @@ pub enum Workload {
     Touch,
     /// The same with two threads.
     TouchThreads,
+    /// The same with four, twice as many as most machines that measure have processors.
+    TouchFourThreads,
     /// NumPy.
     Numpy,
     /// A Python heap.
@@ -82,9 +84,10 @@ pub enum Workload {
 
 impl Workload {
     /// All.
-    pub const ALL: [Workload; 15] = [
+    pub const ALL: [Workload; 16] = [
         Workload::Touch,
         Workload::TouchThreads,
+        Workload::TouchFourThreads,
         Workload::Numpy,
         Workload::Heap,
         Workload::Sqlite,
@@ -105,6 +108,7 @@ impl Workload {
         match self {
             Workload::Touch => "touch",
             Workload::TouchThreads => "touch-2-threads",
+            Workload::TouchFourThreads => "touch-4-threads",
             Workload::Numpy => "numpy-sort",
             Workload::Heap => "python-heap",
             Workload::Sqlite => "sqlite",
@@ -124,7 +128,7 @@ impl Workload {
     /// Mebibytes, rows, records, keys, lines, functions: what its first argument counts.
     fn size(self, scale: Scale) -> u64 {
         let (full, small) = match self {
-            Workload::Touch | Workload::TouchThreads => (1024, 160),
+            Workload::Touch | Workload::TouchThreads | Workload::TouchFourThreads => (1024, 160),
             Workload::Numpy => (40_000_000, 2_600_000),
             Workload::Heap => (2_000_000, 130_000),
             Workload::Sqlite => (2_500_000, 150_000),
@@ -180,6 +184,7 @@ impl Workload {
         Ok(match self {
             Workload::Touch => (vec![touch()?.into()], &[]),
             Workload::TouchThreads => (vec![touch()?.into()], &["128", "1", "2"]),
+            Workload::TouchFourThreads => (vec![touch()?.into()], &["128", "1", "4"]),
             Workload::Numpy => {
                 tools::python_with("numpy").context("NumPy is not installed")?;
                 (python("numpy_sort.py")?, &[])

@@ -145,7 +145,8 @@ impl Comparison {
 
     /// The phases of `touch` where not all fits.
     fn phases(&self) -> Vec<(&'static str, Figure)> {
-        let touch = [Workload::Touch, Workload::TouchThreads].contains(&self.workload);
+        use Workload::{Touch, TouchFourThreads, TouchThreads};
+        let touch = matches!(self.workload, Touch | TouchThreads | TouchFourThreads);
         if !touch || self.side == Side::Plain {
             return Vec::new();
         }
