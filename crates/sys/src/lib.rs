@@ -47,7 +47,7 @@ pub mod proc;
 mod process;
 pub mod system_kernel;
 
-pub use io::{aio, blkid, block_device, interruption, kept_fd, peer, ring, signalfd};
+pub use io::{aio, blkid, block_device, interruption, kept_fd, peer, ring, signalfd, watched_read};
 pub use kernel::{clock, file, futex, random, raw, signal};
 pub use memory::{futex_lock, heap, memory_file, pagemap, secret, shm, userfaultfd};
 pub use process::{credentials, daemon, elf, loader, program, robust, stack, syscall_trap};

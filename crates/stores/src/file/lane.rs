@@ -5,6 +5,7 @@ use crate::transfer::batch::PIECES;
 use crate::transfer::bounce::{Bounce, StackPage};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::ring::Ring;
+use ebb_sys::watched_read::WatchedReader;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,13 +20,19 @@ pub const BOUNCE_PAGES: usize = 64;
 pub struct Lane {
     pub bounce: Bounce,
     pub ring: LaneRing,
+    pub watched: LaneReader,
 }
 
 impl Lane {
-    /// Frees buffer and ring, if no transfer has used the lane since the last call.
+    /// Frees buffer, ring and reader, if no transfer has used the lane since the last call.
     pub fn free_idle(&mut self) {
-        if self.bounce.free_idle() && matches!(self.ring, LaneRing::Ready(_)) {
-            self.ring = LaneRing::Untried;
+        if self.bounce.free_idle() {
+            if matches!(self.ring, LaneRing::Ready(_)) {
+                self.ring = LaneRing::Untried;
+            }
+            if matches!(self.watched, LaneReader::Ready(_)) {
+                self.watched = LaneReader::Untried;
+            }
         }
     }
 }
@@ -37,11 +44,19 @@ pub enum LaneRing {
     Refused,
 }
 
+/// A lane's reader whose reads are watched, made when the lane first has one.
+pub enum LaneReader {
+    Untried,
+    Ready(WatchedReader),
+    Refused,
+}
+
 /// The means by which a round moves its bytes.
 pub struct Mover<'a> {
     pub fd: BorrowedFd<'a>,
     pub bounce: &'a mut [u8],
     pub ring: Option<&'a mut LaneRing>,
+    pub watched: Option<&'a mut LaneReader>,
 }
 
 impl FileStore {
@@ -62,17 +77,23 @@ impl FileStore {
         let fd = fd.as_fd();
         match self.lane() {
             Some(mut lane) => {
-                let Lane { bounce, ring } = &mut *lane;
+                let Lane {
+                    bounce,
+                    ring,
+                    watched,
+                } = &mut *lane;
                 f(&mut Mover {
                     fd,
                     bounce: bounce.get(),
                     ring: self.use_ring.load(Relaxed).then_some(ring),
+                    watched: Some(watched),
                 });
             }
             None => f(&mut Mover {
                 fd,
                 bounce: &mut StackPage([0; PAGE_SIZE]).0,
                 ring: None,
+                watched: None,
             }),
         }
     }

@@ -20,6 +20,7 @@ mod errno;
 mod lane;
 mod read_ahead;
 mod rounds;
+mod watched;
 
 pub use lane::{BOUNCE_PAGES, LANES};
 
@@ -30,7 +31,7 @@ use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
 use ebb_sys::block_device;
 use errno::classify;
-use lane::{Lane, LaneRing};
+use lane::{Lane, LaneReader, LaneRing};
 use read_ahead::{AHEAD_PAGES, ReadAhead};
 use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
@@ -39,6 +40,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
+use watched::ReadTimes;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -48,6 +50,7 @@ pub struct FileStore {
     fd: RwLock<OwnedFd>,
     lanes: [Mutex<Lane>; LANES],
     ahead: ReadAhead,
+    read_times: ReadTimes,
     /// The alignment of memory that the device can reach.
     reach: usize,
     discards: AtomicBool,
@@ -83,9 +86,11 @@ impl FileStore {
                 Mutex::new(Lane {
                     bounce: Bounce::new(BOUNCE_PAGES),
                     ring: LaneRing::Untried,
+                    watched: LaneReader::Untried,
                 })
             }),
             ahead: ReadAhead::new(),
+            read_times: ReadTimes::new(),
             fd: RwLock::new(fd),
             reach,
             discards: AtomicBool::new(facts.wants_discard),
@@ -103,6 +108,7 @@ impl FileStore {
             if let LaneRing::Ready(ring) = std::mem::replace(&mut lane.ring, LaneRing::Untried) {
                 ring.abandon();
             }
+            lane.watched.abandon();
         }
         if !self.ahead.abandon() {
             return Err(InUse);

@@ -34,7 +34,9 @@ impl FileStore {
         ops: &[WriteOp<'_>],
         results: &mut [Result<(), IoError>],
     ) {
-        let Mover { fd, bounce, ring } = mover;
+        let Mover {
+            fd, bounce, ring, ..
+        } = mover;
         let fd = *fd;
         for piece in round.pieces() {
             if let Some(at) = piece.bounce {
@@ -111,7 +113,12 @@ impl FileStore {
         ops: &mut [ReadOp<'_>],
         results: &mut [Result<(), IoError>],
     ) {
-        let Mover { fd, bounce, ring } = mover;
+        let Mover {
+            fd,
+            bounce,
+            ring,
+            watched,
+        } = mover;
         let fd = *fd;
         let mut moved = [Err(Errno::IO); PIECES];
         {
@@ -151,7 +158,8 @@ impl FileStore {
             });
             if !rung {
                 for (run, moved) in round.runs().iter().zip(&mut moved) {
-                    *moved = rustix::io::preadv(fd, &mut segments[run.pieces()], run.offset);
+                    let segments = &mut segments[run.pieces()];
+                    *moved = self.read_run(fd, watched.as_deref_mut(), segments, run.offset);
                 }
             }
         }

@@ -11,19 +11,15 @@
 //!                     |  invalidate: marked invalid; its frames stay taken until the completion
 //! ```
 //!
-//! Not io_uring: there the thread that submitted posts the completion when it next runs. Our
-//! threads have idle urgency, so another thread that waits could starve. Here the interrupt posts
-//! the completion.
-//!
 //! Not here: deciding what to read, retries, and files opened without O_DIRECT, whose reads are not
 //! asynchronous. A read that fails or ends short counts as never begun.
 //!
 //! Fork: the child has the parent's frames and no reads in flight. It calls
 //! [`AioReader::abandon`] and nothing else.
 
-use crate::kernel::raw;
+use super::aio_context::{Completion, Context};
 use crate::{Errno, memory};
-use libc::{c_long, iocb};
+use libc::iocb;
 use rustix::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes of a frame.
@@ -73,23 +69,26 @@ impl Read {
     }
 }
 
-/// A completion: `struct io_event`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Completion {
-    token: u64,
-    request: u64,
-    result: i64,
-    more: i64,
+/// Frames, one after the other.
+struct Frames {
+    /// Address of the first.
+    start: usize,
+    count: usize,
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is the reader's, and the kernel does not write to it any more: the context went first,
+        // or was the parent's.
+        let _ = unsafe { memory::release(self.start, self.count * FRAME) };
+    }
 }
 
 /// An asynchronous reader with frames of its own.
 pub struct AioReader {
-    /// The kernel's name for the context.
-    context: u64,
-    /// Address of the frames.
-    memory: usize,
-    frames: usize,
+    /// Before the frames: it goes first, and waits for what is in flight.
+    context: Context,
+    frames: Frames,
     /// The frame after those of the youngest read.
     next: usize,
     reads: [Read; READS],
@@ -105,16 +104,13 @@ impl AioReader {
     /// # Errors
     /// ENOSYS, EPERM: not allowed here; EAGAIN: `/proc/sys/fs/aio-max-nr` is used up; ENOMEM.
     pub fn new(frames: usize) -> Result<Self, Errno> {
-        let mut context = 0u64;
-        let args = [READS as c_long, &raw mut context as c_long, 0, 0, 0, 0];
-        // SAFETY: the kernel writes one word.
-        unsafe { raw::checked(libc::SYS_io_setup, args) }?;
-        // SAFETY: nothing was submitted.
-        let memory =
-            memory::reserve(frames * FRAME).inspect_err(|_| unsafe { destroy(context) })?;
+        let context = Context::new(READS)?;
+        let frames = Frames {
+            start: memory::reserve(frames * FRAME)?,
+            count: frames,
+        };
         Ok(Self {
             context,
-            memory,
             frames,
             next: 0,
             reads: [Read::EMPTY; READS],
@@ -129,10 +125,10 @@ impl AioReader {
     /// frames are free.
     pub fn begin(&mut self, offset: u64, len: usize) -> bool {
         let frames = len / FRAME;
-        if frames == 0 || frames > self.frames || self.covers(offset, len) {
+        if frames == 0 || frames > self.frames.count || self.covers(offset, len) {
             return false;
         }
-        let frame = if self.next + frames > self.frames {
+        let frame = if self.next + frames > self.frames.count {
             0
         } else {
             self.next
@@ -177,25 +173,14 @@ impl AioReader {
             request.aio_data = i as u64;
             request.aio_lio_opcode = IOCB_CMD_PREAD;
             request.aio_fildes = fd.as_raw_fd() as u32;
-            request.aio_buf = (self.memory + read.frame * FRAME) as u64;
+            request.aio_buf = (self.frames.start + read.frame * FRAME) as u64;
             request.aio_nbytes = read.len as u64;
             request.aio_offset = read.offset as i64;
             *slot = request;
         }
-        let mut taken = 0;
-        while taken < count {
-            let left = &list[taken..count];
-            let (first, left) = (left.as_ptr() as c_long, left.len() as c_long);
-            let args = [self.context as c_long, left, first, 0, 0, 0];
-            // SAFETY: the requests live until the call returns, and the kernel copies them. The frames
-            // they name are ours and mapped as long as `self` lives. No other read has them, and nobody
-            // looks at them before the completion.
-            match unsafe { raw::checked(libc::SYS_io_submit, args) } {
-                Ok(n) if n > 0 => taken += n,
-                Err(Errno(libc::EINTR)) => {}
-                _ => break,
-            }
-        }
+        // SAFETY: the requests live until the call returns. The frames they name are ours and mapped as long as `self`
+        // lives. No other read has them, and nobody looks at them before the completion.
+        let taken = unsafe { self.context.submit(&list[..count]) };
         for &i in &self.begun[taken..count] {
             self.reads[i] = Read::EMPTY;
             self.in_flight -= 1;
@@ -230,7 +215,7 @@ impl AioReader {
         if read.state != State::Complete {
             return false;
         }
-        let at = self.memory + read.frame * FRAME + (offset - read.offset) as usize;
+        let at = self.frames.start + read.frame * FRAME + (offset - read.offset) as usize;
         // SAFETY: within the frames of this read, which the kernel is done with; what it wrote
         // there are plain bytes.
         out.copy_from_slice(unsafe { std::slice::from_raw_parts(at as *const u8, out.len()) });
@@ -266,21 +251,7 @@ impl AioReader {
     /// Collects completions; with `wait` it waits for at least one.
     fn reap(&mut self, wait: bool) -> Result<(), Errno> {
         let mut completions = [Completion::default(); READS];
-        let none = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let (least, timeout) = match wait {
-            true => (1, 0),
-            false => (0, &raw const none as c_long),
-        };
-        let (context, to) = (self.context as c_long, completions.as_mut_ptr() as c_long);
-        let args = [context, least, READS as c_long, to, timeout, 0];
-        // SAFETY: the kernel writes at most READS completions into the array.
-        let count = match unsafe { raw::checked(libc::SYS_io_getevents, args) } {
-            Err(Errno(libc::EINTR)) => 0,
-            outcome => outcome?,
-        };
+        let count = self.context.collect(&mut completions, wait)?;
         for completion in &completions[..count] {
             let read = &mut self.reads[completion.token as usize];
             self.in_flight -= 1;
@@ -300,32 +271,10 @@ impl AioReader {
         }
     }
 
-    /// In a forked child: gives its copy of the frames back. The context is the parent's, and
-    /// unknown here.
+    /// In a forked child: gives its copy of the frames back. The context is the parent's.
     pub fn abandon(self) {
-        std::mem::ManuallyDrop::new(self).free();
+        self.context.abandon();
     }
-
-    fn free(&mut self) {
-        // SAFETY: the mapping is ours, and the kernel does not write to it any more.
-        let _ = unsafe { memory::release(self.memory, self.frames * FRAME) };
-    }
-}
-
-impl Drop for AioReader {
-    fn drop(&mut self) {
-        // Waits for what is in flight.
-        // SAFETY: the context is ours, and not used afterwards.
-        unsafe { destroy(self.context) };
-        self.free();
-    }
-}
-
-/// # Safety
-/// Nobody uses the context any more.
-unsafe fn destroy(context: u64) {
-    // SAFETY: passed on to the caller.
-    unsafe { raw::call(libc::SYS_io_destroy, [context as c_long, 0, 0, 0, 0, 0]) };
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Files, devices, sockets and signals as descriptors.
 
 pub mod aio;
+mod aio_context;
 pub mod blkid;
 pub mod block_device;
 pub mod interruption;
@@ -8,3 +9,4 @@ pub mod kept_fd;
 pub mod peer;
 pub mod ring;
 pub mod signalfd;
+pub mod watched_read;

@@ -34,6 +34,13 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
     unsafe { raw::checked(libc::SYS_sched_setscheduler, args) }.map(|_| ())
 }
 
+/// Whether the calling thread gives way to every other that wants its processor: it is of idle urgency.
+pub fn gives_way() -> bool {
+    // SAFETY: it touches no memory.
+    let policy = unsafe { raw::call(libc::SYS_sched_getscheduler, [0; 6]) };
+    policy & !c_long::from(libc::SCHED_RESET_ON_FORK) == c_long::from(libc::SCHED_IDLE)
+}
+
 /// Has each thread of a process compete like any other; one for which that is refused stays as it is.
 pub fn compete(pid: u32) {
     let _ = proc::each_thread(pid, |thread| {

@@ -1,0 +1,158 @@
+//! A context of asynchronous I/O (`io_setup(2)`): requests go in, completions come out.
+//!
+//! Its completions lie in a ring that the kernel maps into the process, behind a header (`struct aio_ring`). So whoever
+//! waits may look at the ring instead of asking the kernel.
+//!
+//! Not io_uring: there the thread that submitted posts the completion when it next runs. Our threads have idle
+//! urgency, so another thread that waits could starve. Here the interrupt posts the completion. And containers that
+//! refuse io_uring allow this.
+//!
+//! Not here: what the requests are for, and whose memory they name.
+//!
+//! Fork: the child has a mapping of its parent's ring, and no context. It calls [`Context::abandon`] and nothing else.
+
+use crate::kernel::raw;
+use crate::{Errno, memory};
+use libc::{c_long, iocb};
+use std::sync::atomic::{AtomicU32, Ordering::Acquire};
+
+/// A completion: `struct io_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Completion {
+    /// What the request was marked with.
+    pub token: u64,
+    request: u64,
+    /// Bytes moved, or an error number below zero.
+    pub result: i64,
+    more: i64,
+}
+
+/// The ring's header.
+#[repr(C)]
+struct Header {
+    id: u32,
+    /// Places for completions.
+    places: AtomicU32,
+    head: AtomicU32,
+    tail: AtomicU32,
+    magic: AtomicU32,
+    compatible: u32,
+    incompatible: AtomicU32,
+    length: AtomicU32,
+}
+
+/// The header's mark.
+const MAGIC: u32 = 0xa10a_10a1;
+
+/// See the module.
+pub struct Context {
+    /// The kernel's name for it: the address of its ring.
+    name: usize,
+}
+
+impl Context {
+    /// A context for so many requests at a time.
+    ///
+    /// # Errors
+    /// ENOSYS, EPERM: not allowed here; EAGAIN: `/proc/sys/fs/aio-max-nr` is used up; ENOMEM.
+    pub fn new(requests: usize) -> Result<Self, Errno> {
+        let mut name = 0usize;
+        let args = [requests as c_long, &raw mut name as c_long, 0, 0, 0, 0];
+        // SAFETY: the kernel writes one word.
+        unsafe { raw::checked(libc::SYS_io_setup, args) }?;
+        Ok(Self { name })
+    }
+
+    /// Hands requests to the kernel, without waiting; returns how many of them it took, from the first on.
+    ///
+    /// # Safety
+    /// The requests live until the call returns. The memory that each names is valid, and nobody else uses it
+    /// before the completion has come.
+    pub unsafe fn submit(&self, requests: &[*mut iocb]) -> usize {
+        let mut taken = 0;
+        while taken < requests.len() {
+            let left = &requests[taken..];
+            let args = [
+                self.name as c_long,
+                left.len() as c_long,
+                left.as_ptr() as c_long,
+                0,
+                0,
+                0,
+            ];
+            // SAFETY: passed on to the caller; the kernel copies the requests.
+            match unsafe { raw::checked(libc::SYS_io_submit, args) } {
+                Ok(n) if n > 0 => taken += n,
+                Err(Errno(libc::EINTR)) => {}
+                _ => break,
+            }
+        }
+        taken
+    }
+
+    /// Collects completions, as many as there is room for; with `wait` it waits for one. Returns how many came: none
+    /// without `wait`, or where a signal came first.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn collect(&self, completions: &mut [Completion], wait: bool) -> Result<usize, Errno> {
+        let none = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let (least, timeout) = match wait {
+            true => (1, 0),
+            false => (0, &raw const none as c_long),
+        };
+        let args = [
+            self.name as c_long,
+            least,
+            completions.len() as c_long,
+            completions.as_mut_ptr() as c_long,
+            timeout,
+            0,
+        ];
+        // SAFETY: the kernel writes at most so many completions into the room for them.
+        match unsafe { raw::checked(libc::SYS_io_getevents, args) } {
+            Err(Errno(libc::EINTR)) => Ok(0),
+            outcome => outcome,
+        }
+    }
+
+    /// The header of the ring, if it is of the form that is known.
+    fn header(&self) -> Option<&Header> {
+        // SAFETY: the kernel mapped the ring, whose header is aligned and writes to words alone, and unmaps it when
+        // the context goes, which needs `self`.
+        let header = unsafe { &*(self.name as *const Header) };
+        let known = header.magic.load(Acquire) == MAGIC
+            && header.incompatible.load(Acquire) == 0
+            && header.length.load(Acquire) as usize == size_of::<Header>();
+        known.then_some(header)
+    }
+
+    /// Whether a completion can be collected, by a look at the ring; false where its form is unknown.
+    pub fn has_completion(&self) -> bool {
+        self.header()
+            .is_some_and(|ring| ring.head.load(Acquire) != ring.tail.load(Acquire))
+    }
+
+    /// In a forked child: gives its mapping of the ring back. The context is the parent's, and unknown here.
+    pub fn abandon(self) {
+        if let Some(header) = self.header() {
+            let places = header.places.load(Acquire) as usize;
+            let len = size_of::<Header>() + places * size_of::<Completion>();
+            // SAFETY: the child's mapping, which nobody else uses. It is a page at least, and `len` no more than it has.
+            let _ = unsafe { memory::release(self.name, len.next_multiple_of(memory::PAGE)) };
+        }
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Context {
+    /// Waits for what is in flight.
+    fn drop(&mut self) {
+        // SAFETY: the context is ours, and not used afterwards.
+        unsafe { raw::call(libc::SYS_io_destroy, [self.name as c_long, 0, 0, 0, 0, 0]) };
+    }
+}
