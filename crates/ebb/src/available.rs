@@ -1,6 +1,9 @@
 //! Available memory: the tightest bound of the machine and of the memory cgroups (v1 and v2) that this process
 //! is in.
 
+#[cfg(fuzzing)]
+use crate::cgroups::groups;
+use crate::cgroups::{MEMORY, own_groups, read};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +49,7 @@ impl Available {
     /// The same for the system whose files lie under `root`.
     fn under(root: &Path) -> Available {
         let machine = machine(&read(root.join("proc/meminfo")));
-        own_groups(root)
+        own_groups(root, MEMORY)
             .into_iter()
             .filter_map(|group| group_available(root, group))
             .chain([machine])
@@ -66,11 +69,7 @@ pub fn fuzzing(text: &[u8]) {
     let text = String::from_utf8_lossy(text);
     machine(&text);
     let (one, other) = text.split_once("\n\n").unwrap_or((&text, &text));
-    groups(one, other);
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
+    groups(MEMORY, one, other);
 }
 
 fn machine(meminfo: &str) -> Available {
@@ -84,61 +83,6 @@ fn machine(meminfo: &str) -> Available {
         total: field("MemTotal:"),
         from: Source::Machine,
     }
-}
-
-/// The directories of our memory cgroup and all above it, for the system whose files lie under `root`.
-pub fn own_groups(root: &Path) -> Vec<PathBuf> {
-    let proc = |file: &str| read(root.join("proc/self").join(file));
-    groups(&proc("cgroup"), &proc("mountinfo"))
-}
-
-/// The same as the texts tell: a limit may stand on any of them.
-fn groups(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for line in cgroup.lines() {
-        // ID:CONTROLLERS:PATH; v2 has no controllers.
-        let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
-        else {
-            continue;
-        };
-        let v2 = controllers.is_empty();
-        if !v2 && !controllers.split(',').any(|c| c == "memory") {
-            continue;
-        }
-        for (root, mount) in mounts(mountinfo, v2) {
-            // In a container the mount shows a part of the hierarchy, or the path leads outside of it.
-            // The mount's own top is the nearest group to be seen then.
-            let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
-            let leaf = mount.join(below);
-            found.extend(
-                leaf.ancestors()
-                    .take_while(|dir| dir.starts_with(&mount))
-                    .map(PathBuf::from),
-            );
-        }
-    }
-    found
-}
-
-/// (root inside the hierarchy, mount point) of the memory controller's mounts.
-fn mounts(mountinfo: &str, v2: bool) -> Vec<(PathBuf, PathBuf)> {
-    mountinfo
-        .lines()
-        .filter_map(|line| {
-            let (left, right) = line.split_once(" - ")?;
-            let mut left = left.split(' ').skip(3);
-            let (root, mount) = (left.next()?, left.next()?);
-            let mut right = right.split(' ');
-            let (kind, options) = (right.next()?, right.nth(1)?);
-            let matches = if v2 {
-                kind == "cgroup2"
-            } else {
-                kind == "cgroup" && options.split(',').any(|option| option == "memory")
-            };
-            matches.then(|| (root.into(), mount.into()))
-        })
-        .collect()
 }
 
 /// Limit less usage, page cache that can be dropped counted as free. `None`: no limit here.
@@ -185,33 +129,6 @@ mod tests {
         let available =
             machine("MemTotal:       1024 kB\nMemFree: 1 kB\nMemAvailable:    512 kB\n");
         assert_eq!((available.total, available.free), (1 << 20, 512 << 10));
-    }
-
-    #[test]
-    fn v1_groups_and_their_parents() {
-        let mounts = "30 25 0:27 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n\
-                      31 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
-        let found = groups("4:memory:/a/b\n3:cpu:/c\n0::/\n", mounts);
-        let expected = [
-            "/sys/fs/cgroup/memory/a/b",
-            "/sys/fs/cgroup/memory/a",
-            "/sys/fs/cgroup/memory",
-        ];
-        assert_eq!(found, expected.map(PathBuf::from));
-    }
-
-    #[test]
-    fn v2_in_a_container_that_sees_only_its_own_part() {
-        let mounts = "30 25 0:27 /docker/x /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
-        assert_eq!(
-            groups("0::/docker/x\n", mounts),
-            [PathBuf::from("/sys/fs/cgroup")]
-        );
-        let namespaced = "30 25 0:27 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
-        assert_eq!(
-            groups("0::/\n", namespaced),
-            [PathBuf::from("/sys/fs/cgroup")]
-        );
     }
 
     /// A system's files: a machine of 8 GiB with 6 free, a process in the group `a/b` of this version.

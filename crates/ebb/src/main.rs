@@ -18,6 +18,7 @@
 
 mod ask;
 mod available;
+mod cgroups;
 mod cli;
 mod defaults;
 mod doctor;

@@ -2,6 +2,7 @@
 //! comes before anything has started.
 
 use crate::available::Available;
+use crate::cgroups;
 use crate::cli::{PoolLimits, RunArgs};
 use crate::guard;
 use anyhow::{Context, Result, bail};
@@ -48,6 +49,7 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
             codec,
             encrypt: true,
             eager: args.eager,
+            watches: !cgroups::has_processor_quota(),
             choice: args.device_choice.into(),
         },
         notices: None,

@@ -1,7 +1,7 @@
 //! Kills for memory by the system. They leave no word of their own: a program is gone with SIGKILL. The kernel counts
 //! them for each memory cgroup, so a count that rose while the tree ran tells.
 
-use crate::available::own_groups;
+use crate::cgroups::{MEMORY, own_groups};
 use std::path::{Path, PathBuf};
 
 /// Kills for memory in our memory cgroup so far.
@@ -12,7 +12,7 @@ pub struct SystemKills {
 impl SystemKills {
     /// From now on.
     pub fn begin() -> Self {
-        Self::of(own_groups(Path::new("/")))
+        Self::of(own_groups(Path::new("/"), MEMORY))
     }
 
     /// The same in the first of these groups that tells.

@@ -4,6 +4,7 @@ use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::random::Random;
 use ebb_stores::{Facts, FileStore};
+use ebb_sys::thread;
 use proptest::prelude::*;
 use rustix::fd::OwnedFd;
 use std::fs::File;
@@ -146,15 +147,22 @@ fn assert_holds(file: &File, model: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
-    /// Past the cache and through it, with io_uring and without: always what plain reads and
-    /// writes of the same file show.
+    /// Past the cache and through it, with io_uring and without, by a thread that watches for the end of its reads
+    /// and by one that sleeps: always what plain reads and writes of the same file show.
     #[test]
     fn like_plain_reads_and_writes(
         is_direct: bool,
         use_ring: bool,
+        gives_way: bool,
         batches in proptest::collection::vec(batch(), 1..6),
     ) {
-        run(is_direct, use_ring, batches);
+        let run = || {
+            if gives_way {
+                thread::set_urgency(0, thread::Urgency::Idle).expect("anyone may give way");
+            }
+            run(is_direct, use_ring, batches);
+        };
+        std::thread::scope(|scope| scope.spawn(run).join()).expect("as the model");
     }
 }
 

@@ -4,6 +4,7 @@
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
 use ebb_stores::{Device, Facts, Keyring};
+use ebb_sys::thread;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -34,6 +35,12 @@ fn holds(store: &dyn Store, first: u64, byte: u8) -> bool {
     })
 }
 
+/// The mapped rings of asynchronous reads.
+fn rings_of_reads() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().filter(|line| line.contains("[aio]")).count()
+}
+
 /// The child's part. The parent's ring and descriptor numbers, which the child may not touch.
 fn child(device: &Device, again: OwnedFd, numbers: [i32; 2]) -> bool {
     // As in a process whose private descriptors did not come along: their numbers are now
@@ -43,6 +50,7 @@ fn child(device: &Device, again: OwnedFd, numbers: [i32; 2]) -> bool {
         unsafe { libc::dup2(2, number) };
     }
     device.file.reattach(again).is_ok()
+        && rings_of_reads() == 0
         && holds(&*device.store, 0, 1)
         && write(&*device.store, 1000, 2)
         && holds(&*device.store, 1000, 2)
@@ -54,14 +62,37 @@ fn child(device: &Device, again: OwnedFd, numbers: [i32; 2]) -> bool {
 
 #[test]
 fn parent_and_child_go_on_apart() {
+    go_on_apart(false);
+}
+
+/// With a thread that watches for the end of its reads, in rings of their own.
+#[test]
+fn parent_and_child_that_watch_go_on_apart() {
+    let by_a_thread_that_gives_way = || {
+        thread::set_urgency(0, thread::Urgency::Idle).expect("anyone may give way");
+        go_on_apart(true);
+    };
+    std::thread::scope(|scope| scope.spawn(by_a_thread_that_gives_way).join()).unwrap();
+}
+
+fn go_on_apart(is_direct: bool) {
     let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     file.set_len(4096 * PAGE_SIZE as u64).unwrap();
+    if is_direct {
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap() | rustix::fs::OFlags::DIRECT;
+        rustix::fs::fcntl_setfl(&file, flags).unwrap();
+    }
     let again = OwnedFd::from(file.try_clone().unwrap());
     let fd = OwnedFd::from(file);
     let number = fd.as_raw_fd();
     let keys = Arc::<Keyring>::default();
-    let device = Device::new(fd, Facts::new(4096), 0, Some(&keys), None);
-    assert!(write(&*device.store, 0, 1));
+    let mut facts = Facts::new(4096);
+    facts.direct = is_direct;
+    let device = Device::new(fd, facts, 0, Some(&keys), None);
+    assert!(write(&*device.store, 0, 1) && holds(&*device.store, 0, 1));
+    if is_direct && rings_of_reads() == 0 {
+        println!("skipped in part: no asynchronous reads");
+    }
     let ring = std::fs::read_dir("/proc/self/fd")
         .unwrap()
         .filter_map(|entry| {

@@ -360,6 +360,7 @@ impl DeviceSet {
                 self.keys.as_ref(),
                 self.faults,
             );
+            real.file.set_watches(member.config().watches);
             if real.file.reads_only() {
                 // Of no use to a process that has nothing there.
                 self.reads_only.store(true, Relaxed);

@@ -51,6 +51,7 @@ pub struct FileStore {
     lanes: [Mutex<Lane>; LANES],
     ahead: ReadAhead,
     read_times: ReadTimes,
+    watches: AtomicBool,
     /// The alignment of memory that the device can reach.
     reach: usize,
     discards: AtomicBool,
@@ -91,6 +92,7 @@ impl FileStore {
             }),
             ahead: ReadAhead::new(),
             read_times: ReadTimes::new(),
+            watches: AtomicBool::new(true),
             fd: RwLock::new(fd),
             reach,
             discards: AtomicBool::new(facts.wants_discard),
@@ -162,6 +164,11 @@ impl FileStore {
     /// Whether batches go through io_uring where it is allowed; on at first.
     pub fn set_use_ring(&self, on: bool) {
         self.use_ring.store(on, Relaxed);
+    }
+
+    /// Whether a thread that gives way to every other may watch for the end of its reads; on at first.
+    pub fn set_watches(&self, on: bool) {
+        self.watches.store(on, Relaxed);
     }
 
     /// Bytes of RAM that the bounce buffers and reads ahead can come to hold.
@@ -265,7 +272,8 @@ impl Store for FileStore {
             let offset = self.shape(op.slot, op.data)?.offset;
             Some((offset, &mut *op.data))
         });
-        self.ahead.take(wanted, |i| here |= 1 << i);
+        self.ahead
+            .take(|| self.patience(), wanted, |i| here |= 1 << i);
         let left = |i: usize| i >= u128::BITS as usize || here & 1 << i == 0;
         if (0..ops.len()).all(|i| !left(i)) {
             return;

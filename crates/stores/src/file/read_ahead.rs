@@ -13,6 +13,7 @@ use ebb_sys::aio::AioReader;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 /// Pages of its memory: 512 KiB.
 pub const AHEAD_PAGES: usize = 128;
@@ -101,9 +102,11 @@ impl ReadAhead {
     }
 
     /// Takes what was read ahead into each of `wanted`, (offset, room), and says which it did; none
-    /// stands for what is no place of the file.
+    /// stands for what is no place of the file. Watches for the end of each for so long as `patience` says, which is
+    /// asked once there is something.
     pub fn take<'a>(
         &self,
+        patience: impl FnOnce() -> Duration,
         wanted: impl Iterator<Item = Option<(u64, &'a mut [u8])>>,
         mut done: impl FnMut(usize),
     ) {
@@ -116,9 +119,10 @@ impl ReadAhead {
         let Reader::Ready(aio) = &mut *reader else {
             return;
         };
+        let patience = patience();
         for (i, wanted) in wanted.enumerate() {
             if let Some((offset, room)) = wanted
-                && aio.take(offset, room)
+                && aio.take(offset, room, patience)
             {
                 done(i);
             }

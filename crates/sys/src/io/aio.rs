@@ -21,6 +21,7 @@ use super::aio_context::{Completion, Context};
 use crate::{Errno, memory};
 use libc::iocb;
 use rustix::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 /// Bytes of a frame.
 const FRAME: usize = memory::PAGE;
@@ -194,9 +195,9 @@ impl AioReader {
     }
 
     /// Copies `out.len()` bytes of the file from `offset` on out of a read that covers them, and
-    /// waits for that read if it is in flight. The reader keeps no copy. False: no read covers
-    /// them, or it failed.
-    pub fn take(&mut self, offset: u64, out: &mut [u8]) -> bool {
+    /// waits for that read if it is in flight: it watches for its end for at most `patience`, and sleeps then. The
+    /// reader keeps no copy. False: no read covers them, or it failed.
+    pub fn take(&mut self, offset: u64, out: &mut [u8], patience: Duration) -> bool {
         let end = offset + out.len() as u64;
         let Some(i) = self.reads.iter().position(|r| {
             r.state != State::Empty
@@ -207,6 +208,7 @@ impl AioReader {
             return false;
         };
         while self.reads[i].state == State::InFlight {
+            self.context.watch(patience);
             if self.reap(true).is_err() {
                 return false;
             }
@@ -326,11 +328,17 @@ mod tests {
         reader.submit(file.as_fd());
         let mut page = [0; FRAME];
         for n in [3, 4, 20, 6, 21] {
-            assert!(reader.take(at(n), &mut page), "page {n}");
+            assert!(reader.take(at(n), &mut page, Duration::ZERO), "page {n}");
             assert_eq!(page, [n as u8; FRAME]);
-            assert!(!reader.take(at(n), &mut page), "page {n} again");
+            assert!(
+                !reader.take(at(n), &mut page, Duration::ZERO),
+                "page {n} again"
+            );
         }
-        assert!(!reader.take(at(5), &mut page), "passed over");
+        assert!(
+            !reader.take(at(5), &mut page, Duration::ZERO),
+            "passed over"
+        );
         assert_eq!(reader.in_flight, 0);
     }
 
@@ -345,13 +353,16 @@ mod tests {
             assert!(reader.begin(at(2), 2 * FRAME));
             reader.submit(file.as_fd());
             reader.invalidate(at(3), FRAME);
-            assert!(!reader.take(at(2), &mut page) && !reader.take(at(3), &mut page));
-            assert!(reader.take(at(1), &mut page));
+            assert!(
+                !reader.take(at(2), &mut page, Duration::ZERO)
+                    && !reader.take(at(3), &mut page, Duration::ZERO)
+            );
+            assert!(reader.take(at(1), &mut page, Duration::ZERO));
         }
         assert!(reader.begin(at(5), FRAME));
         reader.submit(file.as_fd());
         reader.invalidate_all();
-        assert!(!reader.take(at(5), &mut page));
+        assert!(!reader.take(at(5), &mut page, Duration::ZERO));
     }
 
     #[test]
@@ -368,8 +379,8 @@ mod tests {
         assert!(reader.begin(at(8), FRAME));
         reader.submit(file.as_fd());
         let mut page = [0; FRAME];
-        assert!(!reader.take(at(1), &mut page), "gave way");
-        assert!(reader.take(at(8), &mut page) && page == [8; FRAME]);
+        assert!(!reader.take(at(1), &mut page, Duration::ZERO), "gave way");
+        assert!(reader.take(at(8), &mut page, Duration::ZERO) && page == [8; FRAME]);
     }
 
     #[test]
@@ -379,7 +390,7 @@ mod tests {
         };
         assert!(reader.begin(at(PAGES - 1), 2 * FRAME));
         reader.submit(file.as_fd());
-        assert!(!reader.take(at(PAGES - 1), &mut [0; FRAME]));
-        assert!(!reader.take(at(PAGES), &mut [0; FRAME]));
+        assert!(!reader.take(at(PAGES - 1), &mut [0; FRAME], Duration::ZERO));
+        assert!(!reader.take(at(PAGES), &mut [0; FRAME], Duration::ZERO));
     }
 }

@@ -11,10 +11,11 @@
 //!
 //! Fork: the child has a mapping of its parent's ring, and no context. It calls [`Context::abandon`] and nothing else.
 
-use crate::kernel::raw;
+use crate::kernel::{clock, raw};
 use crate::{Errno, memory};
 use libc::{c_long, iocb};
 use std::sync::atomic::{AtomicU32, Ordering::Acquire};
+use std::time::Duration;
 
 /// A completion: `struct io_event`.
 #[repr(C)]
@@ -44,6 +45,8 @@ struct Header {
 
 /// The header's mark.
 const MAGIC: u32 = 0xa10a_10a1;
+/// Looks at the ring between two at the clock.
+const LOOKS: u32 = 16;
 
 /// See the module.
 pub struct Context {
@@ -131,10 +134,24 @@ impl Context {
         known.then_some(header)
     }
 
-    /// Whether a completion can be collected, by a look at the ring; false where its form is unknown.
-    pub fn has_completion(&self) -> bool {
-        self.header()
-            .is_some_and(|ring| ring.head.load(Acquire) != ring.tail.load(Acquire))
+    /// Watches for a completion to collect, for at most `patience`. It takes the processor's time, but a thread that
+    /// sleeps would be woken by the interrupt, which on an idle processor ends a halt first.
+    pub fn watch(&self, patience: Duration) {
+        let Some(ring) = self.header().filter(|_| !patience.is_zero()) else {
+            return;
+        };
+        let end = clock::monotonic_ns() + patience.as_nanos() as u64;
+        loop {
+            for _ in 0..LOOKS {
+                if ring.head.load(Acquire) != ring.tail.load(Acquire) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            if clock::monotonic_ns() >= end {
+                return;
+            }
+        }
     }
 
     /// In a forked child: gives its mapping of the ring back. The context is the parent's, and unknown here.

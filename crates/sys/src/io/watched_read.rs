@@ -10,7 +10,6 @@
 //! Not here: files opened without O_DIRECT, whose reads are over when they were begun.
 
 use super::aio_context::{Completion, Context};
-use crate::kernel::clock;
 use libc::iocb;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -19,8 +18,6 @@ use std::time::Duration;
 
 /// The kernel's number of a read into several places (`linux/aio_abi.h`).
 const IOCB_CMD_PREADV: u16 = 7;
-/// Looks at the ring between two at the clock.
-const LOOKS: u32 = 16;
 
 /// Reads one after the other.
 pub struct WatchedReader(Context);
@@ -57,29 +54,13 @@ impl WatchedReader {
         if unsafe { self.0.submit(&[&raw mut request]) } == 0 {
             return Err(Errno::AGAIN);
         }
-        self.watch(patience);
+        self.0.watch(patience);
         let mut completion = [Completion::default()];
         // Never without it: the kernel may be writing to the caller's memory.
         while self.0.collect(&mut completion, true) != Ok(1) {}
         match completion[0].result {
             moved if moved >= 0 => Ok(moved as usize),
             error => Err(Errno::from_raw_os_error(-error as i32)),
-        }
-    }
-
-    /// Returns when the completion has come, or the patience is over.
-    fn watch(&self, patience: Duration) {
-        let end = clock::monotonic_ns() + patience.as_nanos() as u64;
-        loop {
-            for _ in 0..LOOKS {
-                if self.0.has_completion() {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-            if clock::monotonic_ns() >= end {
-                return;
-            }
         }
     }
 

@@ -33,6 +33,9 @@ pub struct Config {
     pub encrypt: bool,
     /// Flag: processes page from the first instant instead of when the budget is near (tests, benchmarks).
     pub eager: bool,
+    /// Flag: a service thread that has nothing else to do may watch for the end of a read. Not where the processors
+    /// have a quota.
+    pub watches: bool,
     /// The order in which several devices are tried.
     pub choice: DeviceChoice,
 }
@@ -43,6 +46,7 @@ impl Default for Config {
             codec: Codec::Lz4,
             encrypt: true,
             eager: false,
+            watches: true,
             choice: DeviceChoice::default(),
         }
     }
@@ -72,6 +76,7 @@ impl Config {
             | (self.encrypt as u64) << 8
             | (self.eager as u64) << 9
             | (zstd.dictionary as u64) << 10
+            | (self.watches as u64) << 11
             | (choice.unwrap_or(0) as u64) << 16
             | (zstd.level as u32 as u64) << 32
     }
@@ -91,6 +96,7 @@ impl Config {
             codec,
             encrypt: word >> 8 & 1 == 1,
             eager: word >> 9 & 1 == 1,
+            watches: word >> 11 & 1 == 1,
             choice: CHOICES
                 .get((word >> 16 & 0xff) as usize)
                 .copied()
@@ -122,6 +128,7 @@ mod tests {
                     codec,
                     encrypt,
                     eager,
+                    watches: !eager,
                     choice,
                 };
                 assert_eq!(Config::unpack(config.pack()), config);

@@ -80,6 +80,7 @@ fn charge(pages: u64) {
             codec: Codec::Lz4,
             encrypt: true,
             eager: false,
+            watches: true,
             choice: ebb_engine::slots::DeviceChoice::default(),
         }
     );
