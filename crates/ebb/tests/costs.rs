@@ -280,8 +280,8 @@ impl Tail {
 fn a_worker_keeps_frees_out_of_the_faults_way() {
     let Some(_alone) = measures() else { return };
     for load in Load::ALL {
-        // A discard is waited for by who needs the cluster, or by nobody; in the other loads no cluster
-        // that somebody needs is emptied, or where threads' clusters lie happens to decide (`batches`).
+        // A discard is waited for by who needs the cluster, or by nobody. In the other loads no cluster that
+        // somebody needs is emptied; in `batches` it depends on where threads' clusters happen to lie.
         let shows = matches!(load, Load::Discard);
         let (mut shown, mut clear) = (!shows, false);
         // Where processors share no cache, a line between them takes five times as long, and the layout of memory

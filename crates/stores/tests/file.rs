@@ -147,8 +147,8 @@ fn assert_holds(file: &File, model: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
-    /// Past the cache and through it, with io_uring and without, by a thread that watches for the end of its reads
-    /// and by one that sleeps: always what plain reads and writes of the same file show.
+    /// Past the cache and through it, with io_uring and without: always what plain reads and writes of the same file
+    /// show. The thread watches for the end of its reads, or sleeps.
     #[test]
     fn like_plain_reads_and_writes(
         is_direct: bool,

@@ -87,7 +87,7 @@ impl Drop for Frames {
 
 /// An asynchronous reader with frames of its own.
 pub struct AioReader {
-    /// Before the frames: it goes first, and waits for what is in flight.
+    /// The context. It goes before the frames, and waits for what is in flight.
     context: Context,
     frames: Frames,
     /// The frame after those of the youngest read.
@@ -194,9 +194,8 @@ impl AioReader {
             .any(|r| !r.invalid && r.overlaps(offset, len))
     }
 
-    /// Copies `out.len()` bytes of the file from `offset` on out of a read that covers them, and
-    /// waits for that read if it is in flight: it watches for its end for at most `patience`, and sleeps then. The
-    /// reader keeps no copy. False: no read covers them, or it failed.
+    /// Copies `out.len()` bytes of the file from `offset` on out of a read that covers them. It waits for a read in
+    /// flight: it watches for the end for at most `patience`, and sleeps then. The reader keeps no copy. False: no read covers them, or it failed.
     pub fn take(&mut self, offset: u64, out: &mut [u8], patience: Duration) -> bool {
         let end = offset + out.len() as u64;
         let Some(i) = self.reads.iter().position(|r| {

@@ -21,7 +21,7 @@ use std::time::Duration;
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Completion {
-    /// What the request was marked with.
+    /// The mark of the request.
     pub token: u64,
     request: u64,
     /// Bytes moved, or an error number below zero.

@@ -1,7 +1,7 @@
 //! Reads whose end the calling thread watches for, instead of sleeping until it comes.
 //!
-//! A thread that sleeps is woken by the interrupt, which on an idle processor ends a halt first: in a virtual machine
-//! 25 of the 70 µs that the read of a page takes. A thread that watches sees the completion as soon as it is posted.
+//! A thread that sleeps is woken by the interrupt, which on an idle processor ends a halt first. In a virtual machine
+//! that is 25 of the 70 µs that the read of a page takes. A thread that watches sees the completion as soon as it is posted.
 //! It takes processor time for that, so it had better be one that gives way to every other (`thread::gives_way`).
 //!
 //! Protocol. The kernel writes to the caller's memory while the read is in flight, so a call returns only when its read
