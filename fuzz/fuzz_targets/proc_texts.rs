@@ -4,6 +4,9 @@
 #[allow(dead_code)]
 #[path = "../../crates/ebb/src/available.rs"]
 mod available;
+#[allow(dead_code)]
+#[path = "../../crates/ebb/src/cgroups.rs"]
+mod cgroups;
 
 libfuzzer_sys::fuzz_target!(|text: &[u8]| {
     ebb_sys::proc::fuzzing::texts(text);
