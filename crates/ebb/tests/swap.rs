@@ -104,14 +104,17 @@ fn the_use_shown_agrees_with_the_data_stored() {
     // The figures of slots in use come from processes, and are a little older than those of slots held.
     let fits = |shown: &serde_json::Value| {
         let of = |n, name| figure(shown, n, name);
-        (0..2).all(|n| of(n, "used_bytes") <= of(n, "held_bytes"))
+        let used = of(0, "used_bytes") + of(1, "used_bytes");
+        // Memory beyond the budget is on both devices; a little is on its way there.
+        let stored = (MEMORY_MIB - 41) << 20..=MEMORY_MIB << 20;
+        stored.contains(&used) && (0..2).all(|n| of(n, "used_bytes") <= of(n, "held_bytes"))
     };
-    let later = (0..50).map(|_| {
+    let later = (0..250).map(|_| {
         std::thread::sleep(Duration::from_millis(20));
         tree.show()
     });
     let after = std::iter::once(after).chain(later).find(fits);
-    let after = after.expect("slots in use are held");
+    let after = after.expect("slots in use are held, and hold what is beyond the budget");
     for (n, size) in [24 << 20, 256 << 20].into_iter().enumerate() {
         let of = |name| figure(&after, n, name);
         assert_eq!(of("size_bytes"), size, "{after}");
@@ -121,10 +124,7 @@ fn the_use_shown_agrees_with_the_data_stored() {
         );
         assert_eq!((of("processes"), of("given_up_by")), (1, 0), "{after}");
     }
-    // Memory beyond the budget is on both devices, and in their files; a little is on its way there.
-    let used = figure(&after, 0, "used_bytes") + figure(&after, 1, "used_bytes");
-    let stored = (MEMORY_MIB - 41) << 20..=MEMORY_MIB << 20;
-    assert!(stored.contains(&used), "{used} bytes: {after}");
+    // And in their files.
     let in_file = |name: &str| {
         let path = tree.holders(name).into_iter().next().expect("it is open");
         std::fs::metadata(path).unwrap().blocks() * 512

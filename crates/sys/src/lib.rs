@@ -31,6 +31,7 @@
 //! | `proc::file::DIRECTORY` | descriptors belong to the table that all our tasks share |
 //! | `memory::own::OWN` | the global allocator, which has no value, maps by it |
 //! | `memory::heap::ARENA` | the state of the global allocator, which has no value |
+//! | `io::aio_context::WATCHERS` | what the system says of the process's threads is corrected by it |
 //! | `memory::secret::AREA_STATE` | keys of all devices lie in one locked area, relocked after a fork |
 //! | `kernel::clock::SIMULATED` | in debug builds: a clock is read without a handle, and a simulation has its own |
 //! | `process::robust::SIMULATED` | in debug builds: simulated threads are none whose locks the kernel knows |

@@ -6,6 +6,7 @@
 //! Not here: what the calls mean ([`Kernel`]).
 
 use crate::interruption::Interruption;
+use crate::io::aio_context::WATCHERS;
 use crate::memory::own::OWN;
 use crate::memory_file::MemoryFile;
 use crate::pagemap::{Mapped, PageMapFile};
@@ -130,7 +131,8 @@ impl Kernel for SystemKernel {
         thread::processors()
     }
     fn running(&self) -> Option<usize> {
-        proc::running_threads()
+        let watchers = WATCHERS.load(Ordering::Relaxed) as usize;
+        Some(proc::running_threads()?.saturating_sub(watchers))
     }
     fn nodes(&self) -> Vec<u16> {
         thread::nodes()

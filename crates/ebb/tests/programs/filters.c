@@ -30,6 +30,7 @@ static const struct {
 } calls[] = {
 	CALL(mmap), CALL(madvise), CALL(ioctl), CALL(openat), CALL(pread64), CALL(prctl),
 	CALL(getrandom), CALL(sched_getaffinity), CALL(process_vm_readv), CALL(gettid), CALL(rt_sigprocmask),
+	CALL(io_submit), CALL(io_getevents), CALL(sched_getscheduler),
 };
 
 static uint64_t *memory;

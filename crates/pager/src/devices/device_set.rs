@@ -102,6 +102,8 @@ pub struct DeviceSet {
     /// Flag: the process gave up the tree's user: it reads what it has on devices, and writes there no more.
     reads_only: AtomicBool,
     faults: Option<Faults>,
+    /// Flag: service threads may watch for the end of their reads.
+    watches: AtomicBool,
     /// Devices that a simulation wants to leave, a bit each by their places. The tree knows none of its devices.
     unlisted: AtomicU8,
     /// The numbers by which users know the engine's devices.
@@ -118,6 +120,7 @@ impl DeviceSet {
             devices,
             keys: member.config().encrypt.then(Arc::default),
             reads_only: AtomicBool::new(false),
+            watches: AtomicBool::new(false),
             faults,
             unlisted: AtomicU8::new(0),
             serials: [const { AtomicU64::new(0) }; MAX_DEVICES],
@@ -206,6 +209,17 @@ impl DeviceSet {
     /// Whether the keys are wiped: what is read from now on is not what was written.
     pub fn has_no_keys(&self) -> bool {
         self.keys.as_ref().is_some_and(|keys| keys.is_wiped())
+    }
+
+    /// In the keeper: service threads may watch for the end of their reads where the run lets them and no other process
+    /// of the tree pages. The service threads of another would wait for this one's, and take it for a crowd.
+    pub fn choose_waiting(&self, member: &Member) {
+        let watches = member.config().watches && member.pages_alone();
+        if self.watches.swap(watches, Relaxed) != watches {
+            for attached in &self.lock().attached {
+                attached.file.set_watches(watches);
+            }
+        }
     }
 
     /// In the keeper, after the process became another user: the descriptors that the supervisor gives to
@@ -360,7 +374,7 @@ impl DeviceSet {
                 self.keys.as_ref(),
                 self.faults,
             );
-            real.file.set_watches(member.config().watches);
+            real.file.set_watches(self.watches.load(Relaxed));
             if real.file.reads_only() {
                 // Of no use to a process that has nothing there.
                 self.reads_only.store(true, Relaxed);

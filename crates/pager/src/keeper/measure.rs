@@ -21,6 +21,7 @@ impl<K: Kernel> Keeper<K> {
         }
         let elsewhere =
             self.swap_space.devices.stays(self.member) && self.swap_space.may_write(self.member);
+        self.swap_space.devices.choose_waiting(self.member);
         let mut limit = budget;
         if elsewhere {
             self.adjust_pool_split(state);

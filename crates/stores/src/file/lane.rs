@@ -10,6 +10,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, TryLockError};
+use std::time::Duration;
 
 /// Threads that transfer at full speed at the same time; more share nothing but the device.
 pub const LANES: usize = 4;
@@ -24,15 +25,11 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Frees buffer, ring and reader, if no transfer has used the lane since the last call.
+    /// Frees buffer and ring, if no transfer has used the lane since the last call. Not the reader: it has a page or
+    /// two, and the kernel takes tens of milliseconds to end it.
     pub fn free_idle(&mut self) {
-        if self.bounce.free_idle() {
-            if matches!(self.ring, LaneRing::Ready(_)) {
-                self.ring = LaneRing::Untried;
-            }
-            if matches!(self.watched, LaneReader::Ready(_)) {
-                self.watched = LaneReader::Untried;
-            }
+        if self.bounce.free_idle() && matches!(self.ring, LaneRing::Ready(_)) {
+            self.ring = LaneRing::Untried;
         }
     }
 }
@@ -57,6 +54,8 @@ pub struct Mover<'a> {
     pub bounce: &'a mut [u8],
     pub ring: Option<&'a mut LaneRing>,
     pub watched: Option<&'a mut LaneReader>,
+    /// The time for which the thread watches for a read.
+    pub patience: Duration,
 }
 
 impl FileStore {
@@ -87,6 +86,7 @@ impl FileStore {
                     bounce: bounce.get(),
                     ring: self.use_ring.load(Relaxed).then_some(ring),
                     watched: Some(watched),
+                    patience: Duration::ZERO,
                 });
             }
             None => f(&mut Mover {
@@ -94,6 +94,7 @@ impl FileStore {
                 bounce: &mut StackPage([0; PAGE_SIZE]).0,
                 ring: None,
                 watched: None,
+                patience: Duration::ZERO,
             }),
         }
     }

@@ -29,7 +29,7 @@ use crate::transfer::batch::{Cursor, Round, Shape};
 use crate::transfer::bounce::Bounce;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
-use ebb_sys::block_device;
+use ebb_sys::{block_device, clock};
 use errno::classify;
 use lane::{Lane, LaneReader, LaneRing};
 use read_ahead::{AHEAD_PAGES, ReadAhead};
@@ -272,13 +272,18 @@ impl Store for FileStore {
             let offset = self.shape(op.slot, op.data)?.offset;
             Some((offset, &mut *op.data))
         });
-        self.ahead
-            .take(|| self.patience(), wanted, |i| here |= 1 << i);
+        let patience = self.patience();
+        let begun = clock::monotonic_ns();
+        self.ahead.take(patience, wanted, |i| here |= 1 << i);
+        if here != 0 {
+            self.waited(patience, begun);
+        }
         let left = |i: usize| i >= u128::BITS as usize || here & 1 << i == 0;
         if (0..ops.len()).all(|i| !left(i)) {
             return;
         }
         self.with_mover(|mover| {
+            mover.patience = patience;
             let mut cursor = Cursor::default();
             let bounce = mover.bounce.len();
             while let Some(round) = Round::next(&mut cursor, ops.len(), bounce, |i| {

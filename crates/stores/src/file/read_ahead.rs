@@ -102,11 +102,10 @@ impl ReadAhead {
     }
 
     /// Takes what was read ahead into each of `wanted`, (offset, room), and says which it did; none
-    /// stands for what is no place of the file. Watches for the end of each for so long as `patience` says, which is
-    /// asked once there is something.
+    /// stands for what is no place of the file. Watches for the end of each for at most `patience`.
     pub fn take<'a>(
         &self,
-        patience: impl FnOnce() -> Duration,
+        patience: Duration,
         wanted: impl Iterator<Item = Option<(u64, &'a mut [u8])>>,
         mut done: impl FnMut(usize),
     ) {
@@ -119,7 +118,6 @@ impl ReadAhead {
         let Reader::Ready(aio) = &mut *reader else {
             return;
         };
-        let patience = patience();
         for (i, wanted) in wanted.enumerate() {
             if let Some((offset, room)) = wanted
                 && aio.take(offset, room, patience)

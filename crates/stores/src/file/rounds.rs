@@ -118,6 +118,7 @@ impl FileStore {
             bounce,
             ring,
             watched,
+            patience,
         } = mover;
         let fd = *fd;
         let mut moved = [Err(Errno::IO); PIECES];
@@ -159,7 +160,8 @@ impl FileStore {
             if !rung {
                 for (run, moved) in round.runs().iter().zip(&mut moved) {
                     let segments = &mut segments[run.pieces()];
-                    *moved = self.read_run(fd, watched.as_deref_mut(), segments, run.offset);
+                    let reader = (watched.as_deref_mut(), *patience);
+                    *moved = self.read_run(fd, reader, segments, run.offset);
                 }
             }
         }

@@ -18,6 +18,7 @@
 //! [`AioReader::abandon`] and nothing else.
 
 use super::aio_context::{Completion, Context};
+use crate::kernel::clock;
 use crate::{Errno, memory};
 use libc::iocb;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -206,8 +207,12 @@ impl AioReader {
         }) else {
             return false;
         };
+        let until = match self.reads[i].state {
+            State::InFlight => clock::monotonic_ns() + patience.as_nanos() as u64,
+            _ => 0,
+        };
         while self.reads[i].state == State::InFlight {
-            self.context.watch(patience);
+            self.context.watch(until);
             if self.reap(true).is_err() {
                 return false;
             }

@@ -9,13 +9,15 @@
 //!
 //! Not here: what the requests are for, and whose memory they name.
 //!
-//! Fork: the child has a mapping of its parent's ring, and no context. It calls [`Context::abandon`] and nothing else.
+//! The ring is moved to a place of ours, where the program maps nothing by accident (`memory::own`).
+//!
+//! Fork: the child has neither ring nor context. It calls [`Context::abandon`] and nothing else.
 
 use crate::kernel::{clock, raw};
+use crate::memory::own::OWN;
 use crate::{Errno, memory};
 use libc::{c_long, iocb};
-use std::sync::atomic::{AtomicU32, Ordering::Acquire};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed};
 
 /// A completion: `struct io_event`.
 #[repr(C)]
@@ -33,8 +35,8 @@ pub struct Completion {
 #[repr(C)]
 struct Header {
     id: u32,
-    /// Places for completions.
-    places: AtomicU32,
+    /// Places for completions; they stay as many.
+    places: u32,
     head: AtomicU32,
     tail: AtomicU32,
     magic: AtomicU32,
@@ -48,10 +50,15 @@ const MAGIC: u32 = 0xa10a_10a1;
 /// Looks at the ring between two at the clock.
 const LOOKS: u32 = 16;
 
+/// Threads of this process that watch: the system counts them among those that run.
+pub static WATCHERS: AtomicU32 = AtomicU32::new(0);
+
 /// See the module.
 pub struct Context {
     /// The kernel's name for it: the address of its ring.
     name: usize,
+    /// Bytes of the ring.
+    len: usize,
 }
 
 impl Context {
@@ -64,7 +71,14 @@ impl Context {
         let args = [requests as c_long, &raw mut name as c_long, 0, 0, 0, 0];
         // SAFETY: the kernel writes one word.
         unsafe { raw::checked(libc::SYS_io_setup, args) }?;
-        Ok(Self { name })
+        let made = Self { name, len: 0 };
+        let places = made.header().ok_or(Errno(libc::ENOSYS))?.places;
+        let len = size_of::<Header>() + places as usize * size_of::<Completion>();
+        let len = len.next_multiple_of(memory::PAGE);
+        // SAFETY: the kernel mapped so much for the context alone, and names the context anew where it is moved.
+        let name = unsafe { OWN.take_in(name, len) }?;
+        std::mem::forget(made);
+        Ok(Self { name, len })
     }
 
     /// Hands requests to the kernel, without waiting; returns how many of them it took, from the first on.
@@ -134,34 +148,32 @@ impl Context {
         known.then_some(header)
     }
 
-    /// Watches for a completion to collect, for at most `patience`. It takes the processor's time, but a thread that
-    /// sleeps would be woken by the interrupt, which on an idle processor ends a halt first.
-    pub fn watch(&self, patience: Duration) {
-        let Some(ring) = self.header().filter(|_| !patience.is_zero()) else {
+    /// Whether there is a completion to collect, by a look at the ring.
+    pub fn has_completion(&self) -> bool {
+        self.header()
+            .is_some_and(|ring| ring.head.load(Acquire) != ring.tail.load(Acquire))
+    }
+
+    /// Watches for a completion to collect until this time (CLOCK_MONOTONIC, ns). It takes the processor's time, but a
+    /// thread that sleeps would be woken by the interrupt, which on an idle processor ends a halt first.
+    pub fn watch(&self, until_ns: u64) {
+        if self.has_completion() || clock::monotonic_ns() >= until_ns {
             return;
-        };
-        let end = clock::monotonic_ns() + patience.as_nanos() as u64;
-        loop {
+        }
+        WATCHERS.fetch_add(1, Relaxed);
+        while !self.has_completion() && clock::monotonic_ns() < until_ns {
             for _ in 0..LOOKS {
-                if ring.head.load(Acquire) != ring.tail.load(Acquire) {
-                    return;
+                if self.has_completion() {
+                    break;
                 }
                 std::hint::spin_loop();
             }
-            if clock::monotonic_ns() >= end {
-                return;
-            }
         }
+        WATCHERS.fetch_sub(1, Relaxed);
     }
 
-    /// In a forked child: gives its mapping of the ring back. The context is the parent's, and unknown here.
+    /// In a forked child: the context is the parent's, and unknown here.
     pub fn abandon(self) {
-        if let Some(header) = self.header() {
-            let places = header.places.load(Acquire) as usize;
-            let len = size_of::<Header>() + places * size_of::<Completion>();
-            // SAFETY: the child's mapping, which nobody else uses. It is a page at least, and `len` no more than it has.
-            let _ = unsafe { memory::release(self.name, len.next_multiple_of(memory::PAGE)) };
-        }
         std::mem::forget(self);
     }
 }
@@ -169,7 +181,26 @@ impl Context {
 impl Drop for Context {
     /// Waits for what is in flight.
     fn drop(&mut self) {
+        OWN.let_go(self.name, self.len);
         // SAFETY: the context is ours, and not used afterwards.
         unsafe { raw::call(libc::SYS_io_destroy, [self.name as c_long, 0, 0, 0, 0, 0]) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_ring_lies_with_memory_of_ours_until_it_goes() {
+        let Ok(context) = Context::new(1) else {
+            return println!("skipped: no asynchronous I/O");
+        };
+        assert!(!context.has_completion() && context.header().is_some());
+        let ring = context.name..context.name + context.len;
+        assert_eq!(OWN.apart(ring.clone(), || ()), Err(ring.clone()));
+        assert_eq!(context.collect(&mut [Completion::default()], false), Ok(0));
+        drop(context);
+        assert_eq!(OWN.apart(ring, || ()), Ok(()));
     }
 }

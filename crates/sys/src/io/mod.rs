@@ -1,7 +1,7 @@
 //! Files, devices, sockets and signals as descriptors.
 
 pub mod aio;
-mod aio_context;
+pub mod aio_context;
 pub mod blkid;
 pub mod block_device;
 pub mod interruption;

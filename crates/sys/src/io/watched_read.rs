@@ -2,7 +2,7 @@
 //!
 //! A thread that sleeps is woken by the interrupt, which on an idle processor ends a halt first. In a virtual machine
 //! that is 25 of the 70 µs that the read of a page takes. A thread that watches sees the completion as soon as it is posted.
-//! It takes processor time for that, so it had better be one that gives way to every other (`thread::gives_way`).
+//! It takes processor time for that, so it had better be of idle urgency (`thread::gives_way`).
 //!
 //! Protocol. The kernel writes to the caller's memory while the read is in flight, so a call returns only when its read
 //! has ended. It watches for as long as it is told, and sleeps then.
@@ -10,6 +10,7 @@
 //! Not here: files opened without O_DIRECT, whose reads are over when they were begun.
 
 use super::aio_context::{Completion, Context};
+use crate::kernel::clock;
 use libc::iocb;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 /// The kernel's number of a read into several places (`linux/aio_abi.h`).
 const IOCB_CMD_PREADV: u16 = 7;
+/// Between two looks at the ring, where the kernel does not tell of an end.
+const NAP: Duration = Duration::from_micros(50);
 
 /// Reads one after the other.
 pub struct WatchedReader(Context);
@@ -35,7 +38,8 @@ impl WatchedReader {
     /// at most `patience`.
     ///
     /// # Errors
-    /// EAGAIN: the kernel did not take the request; else those of preadv(2).
+    /// EAGAIN: the kernel did not take the request. ENOSYS: it does not hand out completions, so the reader is of no
+    /// use. Else those of preadv(2).
     pub fn read(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -54,10 +58,22 @@ impl WatchedReader {
         if unsafe { self.0.submit(&[&raw mut request]) } == 0 {
             return Err(Errno::AGAIN);
         }
-        self.0.watch(patience);
+        let patience = patience.as_nanos() as u64;
+        self.0.watch(clock::monotonic_ns() + patience);
         let mut completion = [Completion::default()];
-        // Never without it: the kernel may be writing to the caller's memory.
-        while self.0.collect(&mut completion, true) != Ok(1) {}
+        loop {
+            match self.0.collect(&mut completion, true) {
+                Ok(0) => {}
+                Ok(_) => break,
+                Err(_) => {
+                    // Never before the end: the kernel may be writing to the caller's memory.
+                    while !self.0.has_completion() {
+                        std::thread::sleep(NAP);
+                    }
+                    return Err(Errno::NOSYS);
+                }
+            }
+        }
         match completion[0].result {
             moved if moved >= 0 => Ok(moved as usize),
             error => Err(Errno::from_raw_os_error(-error as i32)),

@@ -16,7 +16,7 @@
 //! # Invariants (checked by [`Listed::check`])
 //! No part is empty, and each ends before the next one begins. Parts that a child has, or parts that it has not, do not touch.
 //!
-//! Not here: the kernel's own mapping for asynchronous reads (`io/aio`); `malloc` of the program.
+//! Not here: `malloc` of the program.
 
 use super::futex_lock::FutexLock;
 use super::region::Region;
@@ -319,6 +319,40 @@ impl OwnMappings {
             }
             Ok(start)
         })
+    }
+
+    /// Moves a mapping that the kernel made for us to a place of ours, where a forked child does not have it. Returns
+    /// that place.
+    ///
+    /// Requires: a mapping of whole pages that the kernel lets be moved; the caller forgets the old address.
+    ///
+    /// # Errors
+    /// Those of mmap(2), mremap(2) and madvise(2); ENOMEM also if there are too many mappings of ours. The mapping may
+    /// lie elsewhere then, and is not listed.
+    pub unsafe fn take_in(&self, start: usize, len: usize) -> Result<usize, Errno> {
+        self.with(|listed| {
+            let place = listed.map(len, ZEROS)?;
+            let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            // SAFETY: the place has just been mapped, and nobody knows of it; the rest is passed on to the caller.
+            let moved = unsafe { super::mremap(start, len, len, fixed, place) };
+            // SAFETY: advice on the mapping that was moved.
+            let alone =
+                moved.and_then(|_| unsafe { super::madvise(place, len, libc::MADV_DONTFORK) });
+            let (end, in_child) = (place + len, InChild::Absent);
+            alone.and_then(|()| {
+                listed.add(Part {
+                    start: place,
+                    end,
+                    in_child,
+                })
+            })?;
+            Ok(place)
+        })
+    }
+
+    /// A range of ours is the kernel's to unmap from now on.
+    pub fn let_go(&self, start: usize, len: usize) {
+        self.with(|listed| listed.remove(start, start + len));
     }
 
     /// Requires: a range of ours of whole pages that nobody uses any more.

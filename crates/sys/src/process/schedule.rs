@@ -34,7 +34,8 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
     unsafe { raw::checked(libc::SYS_sched_setscheduler, args) }.map(|_| ())
 }
 
-/// Whether the calling thread gives way to every other that wants its processor: it is of idle urgency.
+/// Whether the calling thread is of idle urgency, and so gives way to every other of its control group that wants
+/// its processor.
 pub fn gives_way() -> bool {
     // SAFETY: it touches no memory.
     let policy = unsafe { raw::call(libc::SYS_sched_getscheduler, [0; 6]) };

@@ -293,6 +293,12 @@ impl Member {
         self.connection.get().is_some_and(|c| sent(c).is_ok())
     }
 
+    /// Whether no other process of the tree pages.
+    pub fn pages_alone(&self) -> bool {
+        let paging = |(_, word): &(SlotNumber, StateWord)| word.state == SlotState::Paging;
+        self.table.taken().filter(paging).nth(1).is_none()
+    }
+
     /// Whether other processes live that may share pages with this one since a fork.
     pub fn has_relatives(&self) -> bool {
         let me = self.slot();

@@ -33,8 +33,7 @@ pub struct Config {
     pub encrypt: bool,
     /// Flag: processes page from the first instant instead of when the budget is near (tests, benchmarks).
     pub eager: bool,
-    /// Flag: a service thread that has nothing else to do may watch for the end of a read. Not where the processors
-    /// have a quota.
+    /// Flag: a service thread of idle urgency may watch for the end of a read. Not where the processors have a quota.
     pub watches: bool,
     /// The order in which several devices are tried.
     pub choice: DeviceChoice,
