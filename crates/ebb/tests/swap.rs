@@ -124,6 +124,7 @@ fn the_use_shown_agrees_with_the_data_stored() {
         );
         assert_eq!((of("processes"), of("given_up_by")), (1, 0), "{after}");
     }
+    let used = figure(&after, 0, "used_bytes") + figure(&after, 1, "used_bytes");
     // And in their files.
     let in_file = |name: &str| {
         let path = tree.holders(name).into_iter().next().expect("it is open");
