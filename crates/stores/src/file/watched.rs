@@ -27,7 +27,7 @@ const RETRIED: u32 = 16;
 
 /// How long a thread watched for reads of late. Concurrent updates may lose one.
 pub struct ReadTimes {
-    /// Their mean, in nanoseconds.
+    /// The mean of their times, in nanoseconds.
     mean: AtomicU64,
     /// Reads that were slept for.
     slept: AtomicU32,
@@ -56,7 +56,7 @@ impl ReadTimes {
 
     /// Whether the next one is to be watched for.
     fn are_tried(&self) -> bool {
-        self.are_short() || self.slept.fetch_add(1, Relaxed) % RETRIED == 0
+        self.are_short() || self.slept.fetch_add(1, Relaxed).is_multiple_of(RETRIED)
     }
 }
 
