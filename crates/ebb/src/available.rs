@@ -3,7 +3,7 @@
 
 #[cfg(fuzzing)]
 use crate::cgroups::groups;
-use crate::cgroups::{MEMORY, own_groups, read};
+use crate::cgroups::{MEMORY, directory, own_groups, read};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -87,7 +87,7 @@ fn machine(meminfo: &str) -> Available {
 
 /// Limit less usage, page cache that can be dropped counted as free. `None`: no limit here.
 fn group_available(root: &Path, group: PathBuf) -> Option<Available> {
-    let dir = root.join(group.strip_prefix("/").unwrap_or(&group));
+    let dir = directory(root, &group);
     let number = |file: &str| read(dir.join(file)).trim().parse::<u64>().ok();
     let stat = read(dir.join("memory.stat"));
     let stat = |name: &str| {

@@ -66,6 +66,11 @@ fn mounts(mountinfo: &str, controller: Option<&str>) -> Vec<(PathBuf, PathBuf)> 
         .collect()
 }
 
+/// Where a group's files lie, for the system whose files lie under `root`.
+pub fn directory(root: &Path, group: &Path) -> PathBuf {
+    root.join(group.strip_prefix("/").unwrap_or(group))
+}
+
 /// Whether a cgroup gives us a part of the processors' time alone: who uses it up is stopped for a while.
 pub fn has_processor_quota() -> bool {
     has_quota(Path::new("/"))
@@ -74,13 +79,11 @@ pub fn has_processor_quota() -> bool {
 /// The same for the system whose files lie under `root`.
 fn has_quota(root: &Path) -> bool {
     let quota = |group: PathBuf| {
-        let dir = root.join(group.strip_prefix("/").unwrap_or(&group));
+        let dir = directory(root, &group);
         // In version 2 "QUOTA PERIOD" or "max PERIOD", in version 1 -1 where there is none.
         let texts = ["cpu.max", "cpu.cfs_quota_us"].map(|file| read(dir.join(file)));
-        let first = texts
-            .iter()
-            .find_map(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-        first.is_some()
+        let first = |text: &String| text.split_whitespace().next()?.parse::<u64>().ok();
+        texts.iter().any(|text| first(text).is_some())
     };
     own_groups(root, PROCESSORS).into_iter().any(quota)
 }

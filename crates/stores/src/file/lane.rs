@@ -1,6 +1,7 @@
 //! Lanes: a bounce buffer and an io_uring, taken by one thread at a time.
 
 use super::FileStore;
+use super::on_demand::OnDemand;
 use crate::transfer::batch::PIECES;
 use crate::transfer::bounce::{Bounce, StackPage};
 use ebb_engine::PAGE_SIZE;
@@ -20,40 +21,28 @@ pub const BOUNCE_PAGES: usize = 64;
 /// A lane.
 pub struct Lane {
     pub bounce: Bounce,
-    pub ring: LaneRing,
-    pub watched: LaneReader,
+    /// An io_uring, made when the lane first has a batch for it.
+    pub ring: OnDemand<Ring>,
+    /// A reader whose reads are watched, made when the lane first has one.
+    pub watched: OnDemand<WatchedReader>,
 }
 
 impl Lane {
     /// Frees buffer and ring, if no transfer has used the lane since the last call. Not the reader: it has a page or
     /// two, and the kernel takes tens of milliseconds to end it.
     pub fn free_idle(&mut self) {
-        if self.bounce.free_idle() && matches!(self.ring, LaneRing::Ready(_)) {
-            self.ring = LaneRing::Untried;
+        if self.bounce.free_idle() && self.ring.made().is_some() {
+            self.ring = OnDemand::Untried;
         }
     }
-}
-
-/// A lane's io_uring, made when the lane first has a batch for it.
-pub enum LaneRing {
-    Untried,
-    Ready(Ring),
-    Refused,
-}
-
-/// A lane's reader whose reads are watched, made when the lane first has one.
-pub enum LaneReader {
-    Untried,
-    Ready(WatchedReader),
-    Refused,
 }
 
 /// The means by which a round moves its bytes.
 pub struct Mover<'a> {
     pub fd: BorrowedFd<'a>,
     pub bounce: &'a mut [u8],
-    pub ring: Option<&'a mut LaneRing>,
-    pub watched: Option<&'a mut LaneReader>,
+    pub ring: Option<&'a mut OnDemand<Ring>>,
+    pub watched: Option<&'a mut OnDemand<WatchedReader>>,
     /// The time for which the thread watches for a read.
     pub patience: Duration,
 }
@@ -103,20 +92,18 @@ impl FileStore {
     /// A single run is not worth the ring: one system call moves it either way.
     pub(super) fn through_ring(
         &self,
-        ring: Option<&mut LaneRing>,
+        ring: Option<&mut OnDemand<Ring>>,
         runs: usize,
         f: impl FnOnce(&mut Ring) -> Result<(), Errno>,
     ) -> bool {
         let Some(ring) = ring.filter(|_| runs > 1) else {
             return false;
         };
-        if let LaneRing::Untried = ring {
-            *ring = match Ring::new(PIECES as u32) {
-                Ok(ring) => LaneRing::Ready(ring),
-                Err(errno) => self.ring_refused(errno),
-            };
-        }
-        let LaneRing::Ready(ready) = ring else {
+        let make = || {
+            let made = Ring::new(PIECES as u32);
+            made.inspect_err(|errno| self.ring_refused(*errno)).ok()
+        };
+        let Some(ready) = ring.get(make) else {
             return false;
         };
         match f(ready) {
@@ -124,14 +111,14 @@ impl FileStore {
             // Short of memory now: this batch goes the other way.
             Err(Errno::AGAIN | Errno::BUSY) => false,
             Err(errno) => {
-                *ring = self.ring_refused(errno);
+                self.ring_refused(errno);
+                *ring = OnDemand::Refused;
                 false
             }
         }
     }
 
-    fn ring_refused(&self, errno: Errno) -> LaneRing {
+    fn ring_refused(&self, errno: Errno) {
         self.ring_refusal.store(errno.raw_os_error(), Relaxed);
-        LaneRing::Refused
     }
 }

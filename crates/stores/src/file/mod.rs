@@ -18,6 +18,7 @@
 
 mod errno;
 mod lane;
+mod on_demand;
 mod read_ahead;
 mod rounds;
 mod watched;
@@ -31,7 +32,8 @@ use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
 use ebb_sys::{block_device, clock};
 use errno::classify;
-use lane::{Lane, LaneReader, LaneRing};
+use lane::Lane;
+use on_demand::OnDemand;
 use read_ahead::{AHEAD_PAGES, ReadAhead};
 use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
@@ -86,8 +88,8 @@ impl FileStore {
             lanes: std::array::from_fn(|_| {
                 Mutex::new(Lane {
                     bounce: Bounce::new(BOUNCE_PAGES),
-                    ring: LaneRing::Untried,
-                    watched: LaneReader::Untried,
+                    ring: OnDemand::Untried,
+                    watched: OnDemand::Untried,
                 })
             }),
             ahead: ReadAhead::new(),
@@ -107,10 +109,12 @@ impl FileStore {
     pub fn reattach(&self, fd: OwnedFd) -> Result<(), InUse> {
         for lane in &self.lanes {
             let mut lane = lane.try_lock().map_err(|_| InUse)?;
-            if let LaneRing::Ready(ring) = std::mem::replace(&mut lane.ring, LaneRing::Untried) {
+            if let Some(ring) = lane.ring.take() {
                 ring.abandon();
             }
-            lane.watched.abandon();
+            if let Some(reader) = lane.watched.take() {
+                reader.abandon();
+            }
         }
         if !self.ahead.abandon() {
             return Err(InUse);

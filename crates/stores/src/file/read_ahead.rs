@@ -9,6 +9,7 @@
 //! invalidates those bytes first. So bytes taken are never older than the last write that had
 //! ended when they were asked for.
 
+use super::on_demand::OnDemand;
 use ebb_sys::aio::AioReader;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,11 +21,7 @@ pub const AHEAD_PAGES: usize = 128;
 /// Writes noted one by one; one more invalidates everything.
 const NOTED: usize = 64;
 
-enum Reader {
-    Untried,
-    Ready(Box<AioReader>),
-    Refused,
-}
+type Reader = OnDemand<Box<AioReader>>;
 
 /// Stretches of the file that were written since the reader last looked.
 struct Written {
@@ -65,7 +62,7 @@ impl ReadAhead {
             Err(TryLockError::Poisoned(reader)) => reader.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        if let Reader::Ready(aio) = &mut *reader {
+        if let Some(aio) = reader.made() {
             let mut written = lock(&self.written);
             if written.overflow {
                 aio.invalidate_all();
@@ -84,14 +81,11 @@ impl ReadAhead {
         let Some(mut reader) = self.reader() else {
             return;
         };
-        if let Reader::Untried = *reader {
-            *reader = match AioReader::new(AHEAD_PAGES) {
-                Ok(aio) => Reader::Ready(Box::new(aio)),
-                Err(_) => Reader::Refused,
-            };
+        let make = || {
             self.active.store(true, SeqCst);
-        }
-        let Reader::Ready(aio) = &mut *reader else {
+            AioReader::new(AHEAD_PAGES).ok().map(Box::new)
+        };
+        let Some(aio) = reader.get(make) else {
             return;
         };
         aio.poll();
@@ -115,7 +109,7 @@ impl ReadAhead {
         let Some(mut reader) = self.reader() else {
             return;
         };
-        let Reader::Ready(aio) = &mut *reader else {
+        let Some(aio) = reader.made() else {
             return;
         };
         for (i, wanted) in wanted.enumerate() {
@@ -149,7 +143,7 @@ impl ReadAhead {
         else {
             return false;
         };
-        if let Reader::Ready(aio) = std::mem::replace(&mut *reader, Reader::Untried) {
+        if let Some(aio) = reader.take() {
             (*aio).abandon();
         }
         (written.count, written.overflow) = (0, false);

@@ -10,7 +10,7 @@
 //! Not here: batches through io_uring.
 
 use super::FileStore;
-use super::lane::LaneReader;
+use super::on_demand::OnDemand;
 use ebb_sys::watched_read::WatchedReader;
 use ebb_sys::{clock, thread};
 use rustix::fd::BorrowedFd;
@@ -82,12 +82,12 @@ impl FileStore {
     pub(super) fn read_run(
         &self,
         fd: BorrowedFd<'_>,
-        (reader, patience): (Option<&mut LaneReader>, Duration),
+        (reader, patience): (Option<&mut OnDemand<WatchedReader>>, Duration),
         data: &mut [IoSliceMut<'_>],
         offset: u64,
     ) -> Result<usize, Errno> {
         if let Some(lane) = reader.filter(|_| !patience.is_zero())
-            && let Some(reader) = lane.get()
+            && let Some(reader) = lane.get(|| WatchedReader::new().ok())
         {
             let begun = clock::monotonic_ns();
             let read = reader.read(fd, data, offset, patience);
@@ -95,31 +95,11 @@ impl FileStore {
             match read {
                 // It goes the other way.
                 Err(Errno::AGAIN) => {}
-                Err(Errno::NOSYS) => *lane = LaneReader::Refused,
+                Err(Errno::NOSYS) => *lane = OnDemand::Refused,
                 read => return read,
             }
         }
         rustix::io::preadv(fd, data, offset)
-    }
-}
-
-impl LaneReader {
-    /// The reader, if there is one or can be.
-    fn get(&mut self) -> Option<&mut WatchedReader> {
-        if let Self::Untried = self {
-            *self = WatchedReader::new().map_or(Self::Refused, Self::Ready);
-        }
-        match self {
-            Self::Ready(reader) => Some(reader),
-            _ => None,
-        }
-    }
-
-    /// In a forked child: the reader is the parent's.
-    pub(super) fn abandon(&mut self) {
-        if let Self::Ready(reader) = std::mem::replace(self, Self::Untried) {
-            reader.abandon();
-        }
     }
 }
 

@@ -39,10 +39,17 @@ struct Header {
     places: u32,
     head: AtomicU32,
     tail: AtomicU32,
-    magic: AtomicU32,
+    magic: u32,
     compatible: u32,
-    incompatible: AtomicU32,
-    length: AtomicU32,
+    incompatible: u32,
+    length: u32,
+}
+
+impl Header {
+    /// Whether the ring is of the form that is known.
+    fn is_known(&self) -> bool {
+        self.magic == MAGIC && self.incompatible == 0 && self.length as usize == size_of::<Self>()
+    }
 }
 
 /// The header's mark.
@@ -72,8 +79,11 @@ impl Context {
         // SAFETY: the kernel writes one word.
         unsafe { raw::checked(libc::SYS_io_setup, args) }?;
         let made = Self { name, len: 0 };
-        let places = made.header().ok_or(Errno(libc::ENOSYS))?.places;
-        let len = size_of::<Header>() + places as usize * size_of::<Completion>();
+        let ring = made.header();
+        if !ring.is_known() {
+            return Err(Errno(libc::ENOSYS));
+        }
+        let len = size_of::<Header>() + ring.places as usize * size_of::<Completion>();
         let len = len.next_multiple_of(memory::PAGE);
         // SAFETY: the kernel mapped so much for the context alone, and names the context anew where it is moved.
         let name = unsafe { OWN.take_in(name, len) }?;
@@ -137,21 +147,16 @@ impl Context {
         }
     }
 
-    /// The header of the ring, if it is of the form that is known.
-    fn header(&self) -> Option<&Header> {
-        // SAFETY: the kernel mapped the ring, whose header is aligned and writes to words alone, and unmaps it when
-        // the context goes, which needs `self`.
-        let header = unsafe { &*(self.name as *const Header) };
-        let known = header.magic.load(Acquire) == MAGIC
-            && header.incompatible.load(Acquire) == 0
-            && header.length.load(Acquire) as usize == size_of::<Header>();
-        known.then_some(header)
+    fn header(&self) -> &Header {
+        // SAFETY: the kernel mapped the ring, whose header is aligned, and unmaps it when the context goes, which needs
+        // `self`. It writes to head and tail alone from then on.
+        unsafe { &*(self.name as *const Header) }
     }
 
     /// Whether there is a completion to collect, by a look at the ring.
     pub fn has_completion(&self) -> bool {
-        self.header()
-            .is_some_and(|ring| ring.head.load(Acquire) != ring.tail.load(Acquire))
+        let ring = self.header();
+        ring.head.load(Acquire) != ring.tail.load(Acquire)
     }
 
     /// Watches for a completion to collect until this time (CLOCK_MONOTONIC, ns). It takes the processor's time, but a
@@ -196,7 +201,7 @@ mod tests {
         let Ok(context) = Context::new(1) else {
             return println!("skipped: no asynchronous I/O");
         };
-        assert!(!context.has_completion() && context.header().is_some());
+        assert!(!context.has_completion() && context.header().is_known());
         let ring = context.name..context.name + context.len;
         assert_eq!(OWN.apart(ring.clone(), || ()), Err(ring.clone()));
         assert_eq!(context.collect(&mut [Completion::default()], false), Ok(0));

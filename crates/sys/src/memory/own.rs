@@ -327,24 +327,24 @@ impl OwnMappings {
     /// Requires: a mapping of whole pages that the kernel lets be moved; the caller forgets the old address.
     ///
     /// # Errors
-    /// Those of mmap(2), mremap(2) and madvise(2); ENOMEM also if there are too many mappings of ours. The mapping may
-    /// lie elsewhere then, and is not listed.
+    /// Those of mmap(2) and mremap(2): the mapping stays where it was. Those of madvise(2), ENOMEM also if there are too
+    /// many mappings of ours: it lies elsewhere, and is not listed.
     pub unsafe fn take_in(&self, start: usize, len: usize) -> Result<usize, Errno> {
         self.with(|listed| {
             let place = listed.map(len, ZEROS)?;
             let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             // SAFETY: the place has just been mapped, and nobody knows of it; the rest is passed on to the caller.
-            let moved = unsafe { super::mremap(start, len, len, fixed, place) };
+            if let Err(error) = unsafe { super::mremap(start, len, len, fixed, place) } {
+                // SAFETY: as above.
+                let _ = unsafe { super::munmap(place, len) };
+                return Err(error);
+            }
             // SAFETY: advice on the mapping that was moved.
-            let alone =
-                moved.and_then(|_| unsafe { super::madvise(place, len, libc::MADV_DONTFORK) });
-            let (end, in_child) = (place + len, InChild::Absent);
-            alone.and_then(|()| {
-                listed.add(Part {
-                    start: place,
-                    end,
-                    in_child,
-                })
+            unsafe { super::madvise(place, len, libc::MADV_DONTFORK) }?;
+            listed.add(Part {
+                start: place,
+                end: place + len,
+                in_child: InChild::Absent,
             })?;
             Ok(place)
         })

@@ -1,7 +1,7 @@
 //! The limits of the member's pool and of writeback, as its keeper reads them.
 
 use super::Member;
-use crate::table::{PoolLimit, SlotState};
+use crate::table::PoolLimit;
 use ebb_engine::PAGE_SIZE;
 use std::sync::atomic::Ordering::*;
 
@@ -74,9 +74,8 @@ impl Member {
 
     /// Bytes that the pools of all processes hold, as they said last.
     pub fn pools(&self) -> u64 {
-        let paging = self.table.taken();
-        let paging = paging.filter(|(_, word)| word.state == SlotState::Paging);
-        let all = paging.map(|(n, _)| self.table.slot(n).pool.load(Relaxed));
+        let paging = self.table.paging();
+        let all = paging.map(|n| self.table.slot(n).pool.load(Relaxed));
         all.fold(0, u64::saturating_add)
     }
 

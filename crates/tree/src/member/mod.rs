@@ -295,8 +295,7 @@ impl Member {
 
     /// Whether no other process of the tree pages.
     pub fn pages_alone(&self) -> bool {
-        let paging = |(_, word): &(SlotNumber, StateWord)| word.state == SlotState::Paging;
-        self.table.taken().filter(paging).nth(1).is_none()
+        self.table.paging().nth(1).is_none()
     }
 
     /// Whether other processes live that may share pages with this one since a fork.

@@ -414,9 +414,8 @@ impl Supervisor {
         let now = ebb_sys::clock::monotonic_ns();
         let holders: Vec<(SlotNumber, u128, u128)> = self
             .table
-            .taken()
-            .filter(|(_, word)| word.state == SlotState::Paging)
-            .map(|(n, _)| {
+            .paging()
+            .map(|n| {
                 let slot = self.table.slot(n);
                 let held = slot.charged.load(SeqCst).max(0) as u128;
                 let age = match slot.coldest.load(Relaxed) {

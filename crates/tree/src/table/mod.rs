@@ -257,6 +257,14 @@ impl Table {
             .filter(|(_, word)| word.state != SlotState::Free)
     }
 
+    /// The slots of processes that page.
+    pub fn paging(&self) -> impl Iterator<Item = SlotNumber> + '_ {
+        let paging = self
+            .taken()
+            .filter(|(_, word)| word.state == SlotState::Paging);
+        paging.map(|(n, _)| n)
+    }
+
     pub fn mode(&self) -> Mode {
         if self.mode.load(SeqCst) == 0 {
             Mode::Watching

@@ -21,7 +21,7 @@
 //! has given what is above the tree's; that of one which gives nothing is its limit. A process silent for
 //! [`REPORT_TIMEOUT_NS`] is stopped: it gives nothing, and delays no other that would have to.
 
-use super::{Slot, SlotNumber, SlotState, Table};
+use super::{Slot, SlotNumber, Table};
 use ebb_engine::shrinker::urgent;
 use std::sync::atomic::Ordering::*;
 
@@ -115,8 +115,7 @@ impl Table {
         let mine = (self.slot(me).pool_oldest.load(Relaxed), me);
         let mut pools = Pools::default();
         let mut first = None;
-        let paging = self.taken();
-        for (n, _) in paging.filter(|(_, word)| word.state == SlotState::Paging) {
+        for n in self.paging() {
             let slot = self.slot(n);
             let recent = |ns: u64, within| now_ns.saturating_sub(ns) < within;
             let holds = slot.pool.load(Relaxed);
@@ -158,7 +157,7 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Config, StateWord};
+    use crate::table::{Config, SlotState, StateWord};
     use proptest::prelude::*;
 
     /// Four idle processes and one that works, in a tree that holds what it may: by what they say.
