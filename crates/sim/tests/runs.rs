@@ -28,19 +28,14 @@ fn trace(shared: &'static Shared, plan: &Plan) -> Vec<u8> {
     text
 }
 
-/// Events of this name in a trace.
-fn count(trace: &[u8], name: &[u8]) -> usize {
-    trace
-        .windows(name.len())
-        .filter(|text| *text == name)
-        .count()
+fn contains(trace: &[u8], event: &[u8]) -> bool {
+    trace.windows(event.len()).any(|text| text == event)
 }
 
 /// One test, as each run is a process that this one forks.
 #[test]
 fn a_run_is_a_function_of_its_seed() {
     let shared: &'static Shared = Box::leak(Box::new(Shared::new()));
-    let (mut forks, mut execs, mut children, mut signals, mut gone) = (0, 0, 0, 0, 0);
     let mut last = Vec::new();
     for seed in 1..=8 {
         let plan = Plan::of(seed, true);
@@ -51,19 +46,23 @@ fn a_run_is_a_function_of_its_seed() {
             "two runs of seed {seed} differ"
         );
         assert!(first != last, "seeds make no difference");
-        forks += usize::from(plan.mix.forks > 0);
-        execs += count(&first, b" execs ");
-        children += count(&first, b" vfork ");
-        signals += count(&first, b" signal ");
-        gone += count(&first, b" device gone ");
         last = first;
     }
-    assert!(forks > 0, "no plan had forks");
-    assert!(execs > 0, "no program became another");
-    assert!(signals > 0, "no signal came");
-    assert!(gone > 0, "no device left");
-    assert!(children > 0, "no child shared its parent's memory");
+    every_event_comes(shared);
     a_tebibyte_of_swap();
+}
+
+/// Each within a hundred seeds: which seed has it moves with every change of the pager.
+fn every_event_comes(shared: &'static Shared) {
+    let mut missing = vec![" fork ", " execs ", " vfork ", " signal ", " device gone "];
+    for seed in 1..=100 {
+        let text = trace(shared, &Plan::of(seed, true));
+        missing.retain(|event| !contains(&text, event.as_bytes()));
+        if missing.is_empty() {
+            return;
+        }
+    }
+    panic!("in none of 100 runs: {missing:?}");
 }
 
 /// Devices of 1 TiB together cost what small ones cost, a page. A test of its own would be another thread.

@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn its_ring_lies_with_memory_of_ours_until_it_goes() {
         let Ok(context) = Context::new(1) else {
-            return println!("skipped: no asynchronous I/O");
+            return println!("skipped: no asynchronous reads");
         };
         assert!(!context.has_completion() && context.header().is_known());
         let ring = context.name..context.name + context.len;
