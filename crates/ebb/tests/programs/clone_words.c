@@ -59,7 +59,7 @@ static void *place(const char *what, const void *value, size_t size)
 		size_t pages = bytes / 2 / PAGE;
 		for (size_t i = 0; i < 4 * pages && present(at); i++)
 			for (int once = 0; once < 64; once++, i++)
-				memory[bytes / 2 + i * 40503 % pages * PAGE]++;
+				memory[bytes / 2 + i * 40501 % pages * PAGE]++;
 	}
 	fprintf(stderr, "%s %s\n", what, present(at) ? "was in" : "was out");
 	return at;

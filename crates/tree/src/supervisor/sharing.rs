@@ -12,7 +12,8 @@
 //! So the figure may be too small for a while, never too large. The figure is measured anew when faults
 //! have lessened it. The same happens when a member gives back credit for pages that it had ceased to share
 //! before the last measurement: then both took it off. Measuring takes at most one part in [`ROLLUP_SHARE`]
-//! of a processor, five in a hurry. When a process ends, as much is taken off as it could have shared.
+//! of a processor, five in a hurry. When a process ends, as much is taken off as it could have shared; the last of a
+//! family has none.
 //!
 //! The figure has two uses. **Credit** of members that charge for themselves, family by family. **Overlap**
 //! of processes that are measured: it decides whether a tree of forked processes has to page at all, and
@@ -171,6 +172,7 @@ impl Supervisor {
     /// Corrects the credit of families by their minor faults, and now and then by measuring.
     pub(super) fn correct_credit(&mut self) {
         let families = self.charging_families();
+        self.take_credit_of_those_alone();
         let (mut counted, mut exact) = (HashMap::new(), HashMap::new());
         let (mut credit, mut decay) = (0, self.table.doubted.swap(0, SeqCst));
         for members in families.values() {
@@ -237,6 +239,17 @@ impl Supervisor {
         sharing.cost += cost;
         sharing.pause = FASTEST.max(cost * ROLLUP_SHARE);
         sharing.next_rollup = Some(start + sharing.pause);
+    }
+
+    /// A member shares nothing with relatives that are all gone. What the last one's end took off is what that one had
+    /// charged by then, which is less if it had dropped pages that nobody looked at since.
+    fn take_credit_of_those_alone(&self) {
+        for (n, word) in self.table.taken() {
+            let alone = word.is_charging() && self.table.relatives(n).all(|other| other == n);
+            if alone {
+                self.table.take_credit(std::iter::once(n), i64::MAX);
+            }
+        }
     }
 
     /// Families of two or more members that charge for themselves.

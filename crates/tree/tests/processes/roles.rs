@@ -23,6 +23,7 @@ pub fn play(role: &[String]) {
         "twice" => twice(),
         "greedy" => greedy(),
         "sharer" => sharer(number(1)),
+        "dropper" => dropper(number(1)),
         "fork-and-die" => fork_and_die(&role[1]),
         "in-vain" => forks_in_vain(number(1)),
         "giver" => giver(number(1), number(2)),
@@ -211,52 +212,63 @@ fn giver(wants: u64, age: u64) {
 }
 
 /// Pages `mib` MiB, forks, and the child writes half of them.
-fn sharer(mib: u64) {
+/// A process that has `mib` MiB and shares them with a forked child, which goes on in `child`.
+fn share(mib: u64, child: impl FnOnce(Member, Vec<u8>)) -> ! {
     let (member, _) = join();
-    let mut memory = touch(mib);
+    let memory = touch(mib);
     member.start_paging(mib << 8);
-    let child = member.reserve_child(0).unwrap();
-    match fork() {
-        Some(pid) => member.child_forked(child, pid),
-        None => {
-            close_inherited();
-            member.child_started(child);
-            member.rejoin(&control(), None).unwrap();
-            let devices = member.attach(1).unwrap();
-            assert_eq!(devices.len(), 1);
-            assert_eq!(member.state(), SlotState::Paging);
-            assert_eq!(member.own_charge(), mib << 8);
-            member.message("child is in");
-            wait_line();
-            let half = memory.len() / 2;
-            // The second part as soon as the first is measured, before the supervisor looks at faults again.
-            let since = member.rollups();
-            for part in memory[..half].chunks_mut(half / 2) {
-                part.iter_mut().step_by(4096).for_each(|byte| *byte = 2);
-                measured_since(&member, since);
-            }
-            member.message("half written");
-            wait_line();
-            // Drops a quarter, and says so when that was measured already, as a fault had it done.
-            let since = member.rollups();
-            let quarter = memory[half..half + half / 2].as_mut_ptr_range();
-            let start = quarter.start.addr().next_multiple_of(4096);
-            let len = (quarter.end.addr() & !4095) - start;
-            // SAFETY: nothing but bytes lies there, which nobody reads again.
-            let dropped = unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
-            assert_eq!(dropped, 0);
-            memory[half * 2 - 1] = 2;
-            measured_since(&member, since);
-            // Each costs a fault the first time, after which it would be measured again in any case.
-            member.unshare(0, since);
-            member.message("a quarter is gone");
-            std::thread::sleep(Duration::from_secs(1));
-            member.unshare(len as u64 / 4096, since);
-            member.message("a quarter was shared");
-            sleep_forever();
-        }
+    let slot = member.reserve_child(0).unwrap();
+    if let Some(pid) = fork() {
+        member.child_forked(slot, pid);
+        sleep_forever();
     }
-    sleep_forever();
+    close_inherited();
+    member.child_started(slot);
+    member.rejoin(&control(), None).unwrap();
+    let devices = member.attach(1).unwrap();
+    assert_eq!(devices.len(), 1);
+    assert_eq!(member.state(), SlotState::Paging);
+    assert_eq!(member.own_charge(), mib << 8);
+    member.message("child is in");
+    wait_line();
+    child(member, memory);
+    std::process::exit(0);
+}
+
+/// The child gives back what it has charged, as after dropping pages that the supervisor is to look at, and ends.
+fn dropper(mib: u64) {
+    share(mib, |member, _| member.uncharge(mib << 8));
+}
+
+fn sharer(mib: u64) {
+    share(mib, |member, mut memory| {
+        let half = memory.len() / 2;
+        // The second part as soon as the first is measured, before the supervisor looks at faults again.
+        let since = member.rollups();
+        for part in memory[..half].chunks_mut(half / 2) {
+            part.iter_mut().step_by(4096).for_each(|byte| *byte = 2);
+            measured_since(&member, since);
+        }
+        member.message("half written");
+        wait_line();
+        // Drops a quarter, and says so when that was measured already, as a fault had it done.
+        let since = member.rollups();
+        let quarter = memory[half..half + half / 2].as_mut_ptr_range();
+        let start = quarter.start.addr().next_multiple_of(4096);
+        let len = (quarter.end.addr() & !4095) - start;
+        // SAFETY: nothing but bytes lies there, which nobody reads again.
+        let dropped = unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
+        assert_eq!(dropped, 0);
+        memory[half * 2 - 1] = 2;
+        measured_since(&member, since);
+        // Each costs a fault the first time, after which it would be measured again in any case.
+        member.unshare(0, since);
+        member.message("a quarter is gone");
+        std::thread::sleep(Duration::from_secs(1));
+        member.unshare(len as u64 / 4096, since);
+        member.message("a quarter was shared");
+        sleep_forever();
+    });
 }
 
 /// Waits until what is shared has been measured since it was `since`.

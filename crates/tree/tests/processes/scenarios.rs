@@ -34,6 +34,7 @@ pub const ALL: &[Scenario] = &[
         proportion,
     ),
     ("credit_follows_what_is_really_shared", 30, credit),
+    ("credit_ends_with_the_last_relative", 30, last_relative),
     ("what_forked_processes_share_counts_once", 30, overlap),
     ("an_orphan_keeps_its_inheritance", 30, orphan),
     ("a_reservation_without_a_child_is_given_up", 30, childless),
@@ -461,6 +462,22 @@ fn credit() {
     descendants(std::process::id())
         .iter()
         .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.expect_empty();
+}
+
+fn last_relative() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["dropper", "64"]);
+    tree.expect("child is in");
+    // It has been measured: half of what they share is credited to each.
+    tree.settles_at(64..80);
+    tell(&mut parent);
+    assert!(tree.until(S(5), |tree| tree.sup.members() == 1));
+    // The parent has its 64 MiB alone, whatever the child had charged at its end.
+    tree.settles_at(64..80);
+    tree.sup.check().unwrap();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
     tree.expect_empty();
 }
 
