@@ -215,9 +215,16 @@ impl Setting {
             Some(_) => None,
         };
         let run = job.run(group.as_ref())?;
+        if group.is_some() && run.lasting > (self.budget + OVER) * MIB {
+            let lasting = run.lasting / MIB;
+            return Ok(Err(format!("{lasting} MiB for half a second on end")));
+        }
         Ok(same(&run, &free))
     }
 }
+
+/// MiB over the budget that it may have for long.
+const OVER: u64 = 6;
 
 fn same(run: &Outcome, free: &Outcome) -> Result<(), String> {
     if run.kills > 0 {

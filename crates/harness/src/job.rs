@@ -6,6 +6,7 @@ use crate::standstill;
 use anyhow::{Context, Result};
 use procfs::process::Process;
 use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -40,10 +41,43 @@ pub struct Outcome {
     /// Peak of its anonymous memory in bytes, sampled: the cgroup's; without one the sum of the tree's
     /// processes, in which what relatives share counts for each of them.
     pub peak: u64,
+    /// The most of it that there was for [`LASTING`] on end, in bytes; 0 if it did not run as long.
+    pub lasting: u64,
     /// Peak of the cgroup, page cache included; 0 without one.
     pub group_peak: u64,
     /// Processes the kernel killed for memory; 0 without a cgroup.
     pub kills: u64,
+}
+
+/// How long memory is in use that more than passes.
+pub const LASTING: Duration = Duration::from_millis(500);
+
+/// Anonymous memory of a run, by samples.
+#[derive(Default)]
+struct Memory {
+    peak: u64,
+    lasting: u64,
+    /// Samples of the last [`LASTING`].
+    recent: VecDeque<(Instant, u64)>,
+}
+
+impl Memory {
+    fn sample(&mut self, bytes: u64) {
+        let now = Instant::now();
+        self.peak = self.peak.max(bytes);
+        self.recent.push_back((now, bytes));
+        while self
+            .recent
+            .get(1)
+            .is_some_and(|second| now - second.0 >= LASTING)
+        {
+            self.recent.pop_front();
+        }
+        if now - self.recent[0].0 >= LASTING {
+            let least = self.recent.iter().map(|sample| sample.1).min();
+            self.lasting = self.lasting.max(least.unwrap_or(0));
+        }
+    }
 }
 
 impl Job {
@@ -135,7 +169,8 @@ impl Job {
             .spawn()
             .with_context(|| format!("cannot start {:?}", self.argv[0]))?;
         let mut stood = String::new();
-        let (status, peak) = self.watch(&mut child, start, group, &mut stood)?;
+        let mut memory = Memory::default();
+        let status = self.watch(&mut child, start, group, &mut memory, &mut stood)?;
         let wall = start.elapsed().as_secs_f64();
         let (user_after, system_after) = children_seconds();
         let mut text = Vec::new();
@@ -151,7 +186,8 @@ impl Job {
             wall,
             user: user_after - user,
             system: system_after - system,
-            peak,
+            peak: memory.peak,
+            lasting: memory.lasting,
             group_peak: group.map_or(0, Cgroup::peak),
             kills: group.map_or(0, Cgroup::kills),
         })
@@ -162,16 +198,16 @@ impl Job {
         child: &mut Child,
         start: Instant,
         group: Option<&Cgroup>,
+        memory: &mut Memory,
         stood: &mut String,
-    ) -> Result<(Option<ExitStatus>, u64)> {
-        let mut peak = 0;
+    ) -> Result<Option<ExitStatus>> {
         // Often at first, for programs that live milliseconds; then so that it costs nothing.
         let mut pause = Duration::from_micros(500);
         loop {
             if let Some(status) = child.try_wait()? {
-                return Ok((Some(status), peak));
+                return Ok(Some(status));
             }
-            peak = peak.max(match group {
+            memory.sample(match group {
                 Some(group) => group.anonymous(),
                 None => tree_memory(child.id()),
             });
@@ -186,7 +222,7 @@ impl Job {
                 let pid = rustix::process::Pid::from_child(child);
                 let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
                 child.wait()?;
-                return Ok((None, peak));
+                return Ok(None);
             }
             std::thread::sleep(pause);
             pause = (pause * 5 / 4).min(Duration::from_millis(10));

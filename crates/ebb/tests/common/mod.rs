@@ -241,12 +241,20 @@ impl Managed {
             .as_u64()
             .unwrap_or_else(|| panic!("no peak in {}", self.stats));
         println!(
-            "{what}: peak {} of {} MiB, anonymous memory {}",
+            "{what}: peak {} of {} MiB, anonymous memory {}, lasting {}",
             peak / MIB,
             self.budget / MIB,
-            self.run.peak / MIB
+            self.run.peak / MIB,
+            self.run.lasting / MIB
         );
         assert!(peak <= self.budget + SLACK, "{what} outgrew its budget");
+        // The kernel's count knows nothing of charges and credits.
+        let lasting = self.run.lasting;
+        assert!(
+            self.group.is_none() || lasting <= self.budget + UNCOUNTED,
+            "{what} has memory that is charged to nobody: {} MiB",
+            lasting / MIB
+        );
         assert!(
             self.counter("evicted") > 0,
             "{what}: nothing was evicted: {}",
@@ -308,6 +316,9 @@ pub fn same_in_parts(job: &Job, what: &str, divisors: &[u64], options: &[&str]) 
     }
     free
 }
+
+/// Bytes over the budget that a tree may have for long.
+const UNCOUNTED: u64 = 6 * MIB;
 
 /// Bytes that they may use over the budget: half of the promised slack.
 const CLOSE: u64 = SLACK / 2;
