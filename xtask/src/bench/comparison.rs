@@ -213,6 +213,7 @@ mod tests {
             wall,
             user: 0.0,
             system: 0.0,
+            lasting: 0,
             peak: 0,
             group_peak: 0,
             kills: 0,
