@@ -6,7 +6,7 @@ mod common;
 use common::{Managed, Under, c_program, cannot_page, ebb, free, lacks};
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::{MIB, SLACK, workloads};
+use ebb_harness::{MIB, SLACK, tools, workloads};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -632,6 +632,44 @@ os.execvp(sys.argv[1], sys.argv[1:])
     managed.assert_same(&alone, "without io_uring");
     managed.assert_paged_within_budget("without io_uring");
     assert!(managed.counter("pswpin") > 0, "{}", managed.stats);
+}
+
+/// Schedulers of devices hold back transfers of idle urgency while there are others, for seconds.
+#[test]
+fn threads_of_idle_urgency_have_transfers_like_any_others() {
+    if cannot_page() {
+        return;
+    }
+    let script = format!(
+        "
+import ctypes, os, random, sys, time
+call, supervisor, end = ctypes.CDLL(None).syscall, os.getppid(), time.monotonic() + 20
+def helpers():
+    for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):
+        try:
+            with open(f'/proc/{{pid}}/stat') as file: words = file.read().split()
+        except OSError: continue
+        if words[1] == '(ebb-helper)' and int(words[3]) == supervisor: yield pid
+def look():
+    for task in (int(task) for pid in helpers() for task in os.listdir(f'/proc/{{pid}}/task')):
+        # Only while it has faults to serve.
+        if os.sched_getscheduler(task) == os.SCHED_IDLE: return call({}, 1, task) >> 13
+looker = os.fork()
+if looker == 0:
+    while (seen := look()) is None and time.monotonic() < end: pass
+    os._exit(seen or 0)
+pages = bytearray(random.randbytes(96 << 20))
+while (ended := os.waitpid(looker, os.WNOHANG))[0] == 0:
+    for n in range(1000): pages[random.randrange(len(pages))]
+print(os.waitstatus_to_exitcode(ended[1]))",
+        libc::SYS_ioprio_get
+    );
+    let python = tools::python().expect("python3");
+    let job = Job::new([python.as_os_str(), "-c".as_ref(), script.as_ref()]);
+    let run = Under::budget(BUDGET).run(&job).run;
+    // The class of best effort.
+    let seen = String::from_utf8_lossy(&run.stdout);
+    assert_eq!(seen, "2\n", "{}", run.stderr);
 }
 
 /// A page that was only read since it came from a device is not written there again.

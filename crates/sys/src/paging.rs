@@ -89,7 +89,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn running(&self) -> Option<usize>;
     /// The memory node of each processor.
     fn nodes(&self) -> Vec<u16>;
-    /// Binds the calling thread to one processor.
+    /// Binds the calling thread to one processor. Its transfers keep the priority that they have now, whatever its
+    /// urgency is later.
     fn bind(&self, cpu: usize);
     /// Sets how a thread competes for its processor; whether that is permitted.
     fn set_urgency(&self, thread: u32, urgency: Urgency) -> bool;

@@ -140,6 +140,7 @@ impl Kernel for SystemKernel {
     fn bind(&self, cpu: usize) {
         // Where it cannot be bound, it serves from elsewhere.
         let _ = thread::bind(cpu);
+        thread::keep_transfer_priority();
     }
     fn short_slice(&self) {
         thread::short_slice();

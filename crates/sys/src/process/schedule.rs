@@ -34,6 +34,23 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
     unsafe { raw::checked(libc::SYS_sched_setscheduler, args) }.map(|_| ())
 }
 
+/// Has transfers of the calling thread keep the priority that they have now. The kernel derives it from the thread's
+/// urgency else, and schedulers of devices hold back those of idle urgency while there are any others, up to 10 s
+/// (mq-deadline, `prio_aging_expire`): other programs' too.
+pub fn keep_transfer_priority() {
+    const THREAD: c_long = 1;
+    const CLASS_SHIFT: u32 = 13;
+    /// Class "best effort", at the level of a nice value of 0.
+    const USUAL: c_long = 2 << CLASS_SHIFT | 4;
+    // SAFETY: no pointers.
+    unsafe {
+        let now = raw::call(libc::SYS_ioprio_get, [THREAD, 0, 0, 0, 0, 0]);
+        // An older kernel says that there is none.
+        let kept = if now >> CLASS_SHIFT > 0 { now } else { USUAL };
+        raw::call(libc::SYS_ioprio_set, [THREAD, 0, kept, 0, 0, 0]);
+    }
+}
+
 /// Whether the calling thread is of idle urgency, and so gives way to every other of its control group that wants
 /// its processor.
 pub fn gives_way() -> bool {
@@ -114,6 +131,20 @@ mod tests {
     fn policy(id: u32) -> c_long {
         // SAFETY: no pointers.
         unsafe { raw::call(libc::SYS_sched_getscheduler, [id.into(), 0, 0, 0, 0, 0]) }
+    }
+
+    #[test]
+    fn transfers_of_a_thread_of_idle_urgency_are_like_any_others() {
+        // SAFETY: no pointers.
+        let class = || unsafe { raw::call(libc::SYS_ioprio_get, [1, 0, 0, 0, 0, 0]) >> 13 };
+        const BEST_EFFORT: c_long = 2;
+        std::thread::spawn(move || {
+            keep_transfer_priority();
+            set_urgency(0, Urgency::Idle).expect("anyone may give way");
+            assert_eq!(class(), BEST_EFFORT);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]
