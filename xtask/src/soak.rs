@@ -215,11 +215,12 @@ impl Setting {
             Some(_) => None,
         };
         let run = job.run(group.as_ref())?;
-        if group.is_some() && run.lasting > (self.budget + OVER) * MIB {
-            let lasting = run.lasting / MIB;
-            return Ok(Err(format!("{lasting} MiB for half a second on end")));
-        }
-        Ok(same(&run, &free))
+        Ok(same(&run, &free).and_then(|()| match run.lasting / MIB {
+            lasting if group.is_some() && lasting > self.budget + OVER => {
+                Err(format!("{lasting} MiB for half a second on end"))
+            }
+            _ => Ok(()),
+        }))
     }
 }
 

@@ -73,7 +73,8 @@ impl Memory {
         {
             self.recent.pop_front();
         }
-        if now - self.recent[0].0 >= LASTING {
+        // Few of them may be peaks, all.
+        if now - self.recent[0].0 >= LASTING && self.recent.len() >= 10 {
             let least = self.recent.iter().map(|sample| sample.1).min();
             self.lasting = self.lasting.max(least.unwrap_or(0));
         }

@@ -13,7 +13,6 @@ use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory;
 use ebb_sys::paging::Kernel;
-use ebb_sys::thread::TaskName;
 use ebb_tree::{ChildSlot, HelperExit, Member};
 use std::cell::UnsafeCell;
 use std::ops::ControlFlow::{Break, Continue};
@@ -169,7 +168,6 @@ impl<K: Kernel> Pager<K> {
 
     /// A service thread of this index. It begins when the process pages.
     pub fn run_service(&self, index: usize) -> ! {
-        self.kernel.name_thread(TaskName::Service);
         loop {
             match self.process() {
                 Some(process) => process.run_service(index),

@@ -31,7 +31,7 @@ static const struct {
 	CALL(mmap), CALL(madvise), CALL(ioctl), CALL(openat), CALL(pread64), CALL(prctl),
 	CALL(getrandom), CALL(sched_getaffinity), CALL(process_vm_readv), CALL(gettid), CALL(rt_sigprocmask),
 	CALL(io_submit), CALL(io_getevents), CALL(sched_getscheduler),
-	CALL(ioprio_set),
+	CALL(ioprio_get), CALL(ioprio_set),
 };
 
 static uint64_t *memory;

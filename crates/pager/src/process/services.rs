@@ -13,7 +13,7 @@ use crate::process::worker::Worker;
 use ebb_engine::sync::{self, Mutex};
 use ebb_sys::Errno;
 use ebb_sys::paging::{Entry, Kernel};
-use ebb_sys::thread::Urgency;
+use ebb_sys::thread::{TaskName, Urgency};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -198,6 +198,7 @@ impl<K: Kernel> Services<K> {
     pub fn begin(&self, index: usize) -> Holder<'_> {
         let holder = self.services[index].take_over(self.kernel);
         self.kernel.bind(holder.cpu());
+        self.kernel.name_thread(TaskName::Service);
         if index == 0 && holder.tenure == HOLDER {
             self.serves(&holder);
             self.competes(&holder);

@@ -47,7 +47,11 @@ pub fn keep_transfer_priority() {
         let now = raw::call(libc::SYS_ioprio_get, [THREAD, 0, 0, 0, 0, 0]);
         // An older kernel says that there is none.
         let kept = if now >> CLASS_SHIFT > 0 { now } else { USUAL };
-        raw::call(libc::SYS_ioprio_set, [THREAD, 0, kept, 0, 0, 0]);
+        let set = |priority| raw::call(libc::SYS_ioprio_set, [THREAD, 0, priority, 0, 0, 0]);
+        // That of a real-time thread takes privilege.
+        if set(kept) != 0 {
+            set(USUAL);
+        }
     }
 }
 

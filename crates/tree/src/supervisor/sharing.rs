@@ -172,7 +172,7 @@ impl Supervisor {
     /// Corrects the credit of families by their minor faults, and now and then by measuring.
     pub(super) fn correct_credit(&mut self) {
         let families = self.charging_families();
-        self.take_credit_of_those_alone();
+        self.end_credit_of_those_alone();
         let (mut counted, mut exact) = (HashMap::new(), HashMap::new());
         let (mut credit, mut decay) = (0, self.table.doubted.swap(0, SeqCst));
         for members in families.values() {
@@ -242,12 +242,15 @@ impl Supervisor {
     }
 
     /// A member shares nothing with relatives that are all gone. What the last one's end took off is what that one had
-    /// charged by then, which is less if it had dropped pages that nobody looked at since.
-    fn take_credit_of_those_alone(&self) {
+    /// charged by then, which is less if it had dropped pages that nobody looked at since. And a fork that failed while
+    /// it was measured has left less than nothing.
+    fn end_credit_of_those_alone(&self) {
         for (n, word) in self.table.taken() {
-            let alone = word.is_charging() && self.table.relatives(n).all(|other| other == n);
-            if alone {
-                self.table.take_credit(std::iter::once(n), i64::MAX);
+            // A reserved slot has its family a moment later, and its credit then.
+            let pages = word.state == SlotState::Paging;
+            if pages && self.table.relatives(n).all(|other| other == n) {
+                let credit = self.table.slot(n).credit.swap(0, SeqCst);
+                self.table.limit.0.fetch_sub(credit, SeqCst);
             }
         }
     }

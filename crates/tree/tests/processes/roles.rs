@@ -211,7 +211,6 @@ fn giver(wants: u64, age: u64) {
     }
 }
 
-/// Pages `mib` MiB, forks, and the child writes half of them.
 /// A process that has `mib` MiB and shares them with a forked child, which goes on in `child`.
 fn share(mib: u64, child: impl FnOnce(Member, Vec<u8>)) -> ! {
     let (member, _) = join();
@@ -240,6 +239,7 @@ fn dropper(mib: u64) {
     share(mib, |member, _| member.uncharge(mib << 8));
 }
 
+/// The child writes half of what it shares.
 fn sharer(mib: u64) {
     share(mib, |member, mut memory| {
         let half = memory.len() / 2;
