@@ -469,7 +469,7 @@ fn gcd(a: usize, b: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// What a store with two codecs may take, where LZ4 alone takes 1. The allowance covers other programs.
+    /// The time of a store with two codecs, where LZ4 alone takes 1. The allowance covers other programs.
     const LONGER: f64 = 1.25;
 
     /// No codec wastes much of a pool of 10 to 35 MiB. With two codecs a store takes no longer than with

@@ -34,9 +34,9 @@ pub fn set_urgency(id: u32, urgency: Urgency) -> Result<(), Errno> {
     unsafe { raw::checked(libc::SYS_sched_setscheduler, args) }.map(|_| ())
 }
 
-/// Has transfers of the calling thread keep the priority that they have now. The kernel derives it from the thread's
-/// urgency else, and schedulers of devices hold back those of idle urgency while there are any others, up to 10 s
-/// (mq-deadline, `prio_aging_expire`): other programs' too.
+/// Has transfers of the calling thread keep the priority that they have now. Without it the kernel derives that from
+/// the thread's urgency. Schedulers of devices hold back transfers of idle class while there are others, of any program:
+/// mq-deadline for up to 10 s (`prio_aging_expire`).
 pub fn keep_transfer_priority() {
     const THREAD: c_long = 1;
     const CLASS_SHIFT: u32 = 13;

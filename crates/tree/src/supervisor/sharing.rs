@@ -241,8 +241,8 @@ impl Supervisor {
         sharing.next_rollup = Some(start + sharing.pause);
     }
 
-    /// A member shares nothing with relatives that are all gone. What the last one's end took off is what that one had
-    /// charged by then, which is less if it had dropped pages that nobody looked at since. And a fork that failed while
+    /// A member shares nothing with relatives that are all gone. The end of the last one took off what that one had
+    /// charged by then: too little, if it had dropped pages that nobody looked at since. And a fork that failed while
     /// it was measured has left less than nothing.
     fn end_credit_of_those_alone(&self) {
         for (n, word) in self.table.taken() {
