@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::{MIB, SLACK, tools, workloads};
+use ebb_harness::{LASTING_SLACK, MIB, SLACK, tools, workloads};
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -215,17 +215,14 @@ impl Setting {
             Some(_) => None,
         };
         let run = job.run(group.as_ref())?;
-        Ok(same(&run, &free).and_then(|()| match run.lasting / MIB {
-            lasting if group.is_some() && lasting > self.budget + OVER => {
-                Err(format!("{lasting} MiB for half a second on end"))
+        Ok(same(&run, &free).and_then(|()| {
+            if run.lasting > self.budget * MIB + LASTING_SLACK {
+                return Err(format!("{} MiB for long", run.lasting / MIB));
             }
-            _ => Ok(()),
+            Ok(())
         }))
     }
 }
-
-/// MiB over the budget that it may have for long.
-const OVER: u64 = 6;
 
 fn same(run: &Outcome, free: &Outcome) -> Result<(), String> {
     if run.kills > 0 {

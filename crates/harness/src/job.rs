@@ -5,8 +5,7 @@ use crate::cgroup::Cgroup;
 use crate::standstill;
 use anyhow::{Context, Result};
 use procfs::process::Process;
-use std::collections::HashMap;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -41,7 +40,7 @@ pub struct Outcome {
     /// Peak of its anonymous memory in bytes, sampled: the cgroup's; without one the sum of the tree's
     /// processes, in which what relatives share counts for each of them.
     pub peak: u64,
-    /// The most of it that there was for [`LASTING`] on end, in bytes; 0 if it did not run as long.
+    /// The most of the cgroup's that there was for [`LASTING`] on end, in bytes; 0 without one.
     pub lasting: u64,
     /// Peak of the cgroup, page cache included; 0 without one.
     pub group_peak: u64,
@@ -170,8 +169,7 @@ impl Job {
             .spawn()
             .with_context(|| format!("cannot start {:?}", self.argv[0]))?;
         let mut stood = String::new();
-        let mut memory = Memory::default();
-        let status = self.watch(&mut child, start, group, &mut memory, &mut stood)?;
+        let (status, memory) = self.watch(&mut child, start, group, &mut stood)?;
         let wall = start.elapsed().as_secs_f64();
         let (user_after, system_after) = children_seconds();
         let mut text = Vec::new();
@@ -188,7 +186,7 @@ impl Job {
             user: user_after - user,
             system: system_after - system,
             peak: memory.peak,
-            lasting: memory.lasting,
+            lasting: group.map_or(0, |_| memory.lasting),
             group_peak: group.map_or(0, Cgroup::peak),
             kills: group.map_or(0, Cgroup::kills),
         })
@@ -199,14 +197,14 @@ impl Job {
         child: &mut Child,
         start: Instant,
         group: Option<&Cgroup>,
-        memory: &mut Memory,
         stood: &mut String,
-    ) -> Result<Option<ExitStatus>> {
+    ) -> Result<(Option<ExitStatus>, Memory)> {
+        let mut memory = Memory::default();
         // Often at first, for programs that live milliseconds; then so that it costs nothing.
         let mut pause = Duration::from_micros(500);
         loop {
             if let Some(status) = child.try_wait()? {
-                return Ok(Some(status));
+                return Ok((Some(status), memory));
             }
             memory.sample(match group {
                 Some(group) => group.anonymous(),
@@ -223,7 +221,7 @@ impl Job {
                 let pid = rustix::process::Pid::from_child(child);
                 let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
                 child.wait()?;
-                return Ok(None);
+                return Ok((None, memory));
             }
             std::thread::sleep(pause);
             pause = (pause * 5 / 4).min(Duration::from_millis(10));

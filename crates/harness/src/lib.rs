@@ -23,3 +23,6 @@ pub const MIB: u64 = 1 << 20;
 /// Memory that a program under `ebb run` may use over its budget: page cache of its files, kernel memory,
 /// `ebb` itself. Part of the project's promise.
 pub const SLACK: u64 = 48 * MIB;
+
+/// Bytes over its budget that a tree may have for long ([`job::LASTING`]).
+pub const LASTING_SLACK: u64 = 6 * MIB;

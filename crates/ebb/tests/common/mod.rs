@@ -6,7 +6,7 @@ pub mod tree;
 
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::{MIB, SLACK, tested, tools, workloads};
+use ebb_harness::{LASTING_SLACK, MIB, SLACK, tested, tools, workloads};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -251,7 +251,7 @@ impl Managed {
         // The kernel's count knows nothing of charges and credits.
         let lasting = self.run.lasting;
         assert!(
-            self.group.is_none() || lasting <= self.budget + UNCOUNTED,
+            lasting <= self.budget + LASTING_SLACK,
             "{what} has memory that is charged to nobody: {} MiB",
             lasting / MIB
         );
@@ -316,9 +316,6 @@ pub fn same_in_parts(job: &Job, what: &str, divisors: &[u64], options: &[&str]) 
     }
     free
 }
-
-/// Bytes over the budget that a tree may have for long.
-const UNCOUNTED: u64 = 6 * MIB;
 
 /// Bytes that they may use over the budget: half of the promised slack.
 const CLOSE: u64 = SLACK / 2;

@@ -245,12 +245,12 @@ impl Supervisor {
     /// charged by then: too little, if it had dropped pages that nobody looked at since. And a fork that failed while
     /// it was measured has left less than nothing.
     fn end_credit_of_those_alone(&self) {
-        for (n, word) in self.table.taken() {
-            // A reserved slot has its family a moment later, and its credit then.
-            let pages = word.state == SlotState::Paging;
-            if pages && self.table.relatives(n).all(|other| other == n) {
-                let credit = self.table.slot(n).credit.swap(0, SeqCst);
-                self.table.limit.0.fetch_sub(credit, SeqCst);
+        // A reserved slot is none of them: it has its family a moment later, and its credit then.
+        for n in self.table.paging() {
+            let credit = &self.table.slot(n).credit;
+            let has_some = credit.load(SeqCst) != 0;
+            if has_some && self.table.relatives(n).all(|other| other == n) {
+                self.table.limit.0.fetch_sub(credit.swap(0, SeqCst), SeqCst);
             }
         }
     }
