@@ -634,7 +634,7 @@ wait; rm \"$file\""
     let kernel = count as u64 * 3 * MIB / 10;
     let managed = Under::budget(96 * MIB).beside(24 * MIB + kernel).run(&job);
     managed.assert_same(&free, "small processes");
-    managed.assert_paged_within_budget("small processes");
+    managed.assert_processes_paged_within_budget(count as u64, "small processes");
     managed.assert_quiet("small processes");
 }
 
