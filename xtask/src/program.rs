@@ -49,7 +49,8 @@ impl Program {
     fn of(message: &str) -> Option<Self> {
         let message: Value = serde_json::from_str(message).ok()?;
         let text = |value: &Value| value.as_str().map(String::from);
-        if message["profile"]["test"] != true {
+        let kind = &message["target"]["kind"][0];
+        if message["profile"]["test"] != true || kind == "example" {
             return None;
         }
         let manifest = Path::new(message["manifest_path"].as_str()?);
@@ -57,7 +58,7 @@ impl Program {
             path: text(&message["executable"])?.into(),
             folder: manifest.parent()?.into(),
             name: text(&message["target"]["name"])?,
-            is_apart: message["target"]["kind"][0] == "test",
+            is_apart: kind == "test",
         })
     }
 
@@ -81,6 +82,8 @@ mod tests {
         assert!(program.is_apart);
         let built_beside = message.replace(r#""test":true"#, r#""test":false"#);
         assert!(Program::of(&built_beside).is_none());
+        let example = message.replace(r#"["test"]"#, r#"["example"]"#);
+        assert!(Program::of(&example).is_none());
         assert!(Program::of("a line of a build script").is_none());
     }
 }

@@ -39,8 +39,9 @@ pub struct Options {
     filter: Option<String>,
 }
 
-/// All of the workspace at once: a part of it would have other features, and be built again.
-const ALL: &[&str] = &["--workspace", "--tests"];
+/// All of the workspace at once: a part of it would have other features, and be built again. Examples too, which are
+/// linted in CI as the rest, and not run.
+const ALL: &[&str] = &["--workspace", "--tests", "--examples"];
 
 /// The library has no tests of its own, and is linked as nothing else.
 const UNITS: &[&str] = &["--workspace", "--exclude", "ebb-preload", "--lib", "--bins"];
