@@ -3,19 +3,23 @@
 //! The member says so before it ends; the supervisor writes it for the user, and hands it to the command. Nothing
 //! waits for the command.
 
+use ebb_sys::inherited::Inherited;
 use ebb_tree::{Notices, OUT_OF_MEMORY};
 use std::ffi::OsString;
 use std::io::{Write, stderr};
 use std::process::{Command, Stdio};
 
-/// Writes the supervisor's lines, and starts the command after those that tell of such an end.
-pub fn notices(command: Option<OsString>) -> Notices {
+/// Writes the supervisor's lines, and starts the command after those that tell of such an end, with the signals that `ebb`
+/// was started with.
+pub fn notices(command: Option<OsString>, inherited: Inherited) -> Notices {
     Box::new(move |line| {
         let _ = writeln!(stderr(), "ebb: {line}");
         let Some(command) = command.as_ref().filter(|_| line.contains(OUT_OF_MEMORY)) else {
             return;
         };
-        let started = Command::new("/bin/sh")
+        let mut shell = Command::new("/bin/sh");
+        inherited.restore_in(&mut shell);
+        let started = shell
             .arg("-c")
             .arg(command)
             .env("EBB_PID", std::process::id().to_string())

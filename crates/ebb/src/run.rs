@@ -69,12 +69,13 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     doctor::must_work()?;
     let library = Library::find()?;
     warn_if_unmanaged(&program, &library);
-    setup.notices = Some(exhausted::notices(args.on_exhausted.clone()));
     let metrics = args.metrics.as_deref().map(Listener::bind).transpose()?;
     let mut stats_file = args.stats.as_deref().map(StatsFile::open).transpose()?;
 
     // Before the supervisor: threads that it starts must not take our signals.
     let signals = wait::prepare().context("cannot take signals")?;
+    let notices = exhausted::notices(args.on_exhausted.clone(), signals.inherited());
+    setup.notices = Some(notices);
     let mut supervisor = Supervisor::new(setup)?;
     let _served = metrics.map(Listener::serve).transpose()?;
     let mut command = command(&args, &program, &library);

@@ -1,35 +1,24 @@
 //! Starts the command and stands in for it:
 //!
-//! - signals sent to `ebb` reach the program;
+//! - signals sent to `ebb` reach the program, but those that are a process's own matter (`signalfd::passed_on`);
 //! - a stop of the program stops `ebb`, so that the shell notices;
 //! - orphans of the tree are reaped;
 //! - the program's end becomes our exit status.
 //!
 //! The program stays in our process group, so terminal keys reach it directly and are not forwarded a second
-//! time; `wrap` is for programs that another program starts. The supervisor gets its turns in between. A program that
+//! time; `wrap` is for programs that another program starts. A hang-up comes to the leader of a session alone, so one
+//! passes it on. The supervisor gets its turns in between. A program that
 //! was told to end and does not is the matter of `ending`.
 
 use crate::ending::{self, Ending};
 use crate::wrap::Wrap;
-use ebb_sys::signalfd::{Received, Signals};
+use ebb_sys::signalfd::{self, Received, Signals};
 use ebb_tree::{ANY_CHILD, Supervisor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, getsid, kill_process, wait};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
-
-/// Signals to `ebb` that are forwarded to the program.
-const FORWARDED: [i32; 8] = [
-    libc::SIGINT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGTSTP,
-    libc::SIGALRM,
-];
 
 /// How the program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,13 +55,21 @@ type Told = Option<Ending>;
 /// # Errors
 /// Those of signalfd(2).
 pub fn prepare() -> io::Result<Signals> {
-    let mut all = FORWARDED.to_vec();
-    all.push(libc::SIGCHLD);
+    let all: Vec<i32> = signalfd::passed_on().chain([libc::SIGCHLD]).collect();
     Signals::block(&all)
 }
 
+/// A terminal that is gone sends these, one after the other.
+fn is_hang_up(signal: i32) -> bool {
+    [libc::SIGHUP, libc::SIGCONT].contains(&signal)
+}
+
+fn leads_session() -> bool {
+    getsid(None) == Ok(getpid())
+}
+
 impl Running {
-    /// Starts `command` with the signal mask `ebb` was started with.
+    /// Starts `command` with the signals that `ebb` was started with.
     ///
     /// # Errors
     /// Those of fork and exec.
@@ -81,7 +78,7 @@ impl Running {
         signals: Signals,
         mut wrap: Option<Wrap>,
     ) -> io::Result<Self> {
-        signals.restore_in(&mut command);
+        signals.inherited().restore_in(&mut command);
         let child = command.spawn()?;
         if let Some(wrap) = &mut wrap {
             wrap.started(child.id())?;
@@ -160,8 +157,9 @@ impl Running {
             return;
         }
         // A wrapped program is in no foreground group: terminal keys do not reach it.
-        if !received.from_kernel || self.wrap.is_some() {
-            self.forward(signal);
+        let ours_alone = || self.wrap.is_some() || is_hang_up(signal) && leads_session();
+        if !received.from_kernel || ours_alone() {
+            self.forward(received);
         }
         if ends && told.is_none() {
             *told = Some(Ending::new(self.pid, signal));
@@ -180,14 +178,10 @@ impl Running {
         }
     }
 
-    fn forward(&self, signal: i32) {
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            // Gone already: its end is about to be seen.
-            let _ = match self.wrap {
-                Some(_) => kill_process_group(self.pid, signal),
-                None => kill_process(self.pid, signal),
-            };
-        }
+    fn forward(&self, received: Received) {
+        let pid = self.pid.as_raw_nonzero().get();
+        // Gone already: its end is about to be seen.
+        let _ = signalfd::pass_on(received, pid, self.wrap.is_some());
     }
 
     /// Takes every child that ended or stopped.
@@ -210,9 +204,8 @@ impl Running {
                 return Ok(Some(End::Killed(signal as u8)));
             }
             if status.stopped() && self.terminal.is_some() {
-                let _ = kill_process(rustix::process::getpid(), Signal::STOP);
-                // We run again: somebody continued us, perhaps us alone.
-                self.forward(libc::SIGCONT);
+                // We run again: somebody continued us, perhaps us alone, and that is passed on.
+                let _ = kill_process(getpid(), Signal::STOP);
             }
         }
     }

@@ -6,6 +6,7 @@ mod common;
 use common::{Under, c_program, cannot_page, free};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
+use std::ffi::OsStr;
 use std::time::Duration;
 
 #[test]
@@ -494,4 +495,31 @@ fn unusual(what: &str) -> (Vec<u8>, common::Managed) {
     managed.assert_same(&alone, what);
     managed.assert_paged_within_budget(what);
     (alone.stdout, managed)
+}
+
+/// Memory that the kernel would fill as a whole, past the budget, or while it holds a lock that service needs.
+#[test]
+fn memory_that_is_to_be_filled_at_once() {
+    if cannot_page() {
+        return;
+    }
+    let filled = c_program("filled");
+    let run = |words: &[&str], budget: u64| {
+        let argv = [filled.as_os_str()]
+            .into_iter()
+            .chain(words.iter().map(OsStr::new));
+        let job = Job::new(argv).time_limit(Duration::from_secs(30));
+        let free = free(&job, words[0]);
+        let mut under = Under::budget(budget);
+        under.options = vec!["--eager".into()];
+        let managed = under.run(&job);
+        managed.assert_same(&free, words[0]);
+        managed.assert_quiet(words[0]);
+        managed
+    };
+    let managed = run(&["populate", "256"], 64 * MIB);
+    managed.assert_paged_within_budget("populate");
+    run(&["locked"], 64 * MIB);
+    let managed = run(&["stack", "256"], 64 * MIB);
+    managed.assert_close_to_budget(0, "a stack");
 }

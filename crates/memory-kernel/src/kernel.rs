@@ -689,12 +689,16 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             self.tell(woken);
             return Ok(old);
         }
+        let was = tables.mappings[old];
+        assert!(
+            new_len <= old_len || !was.locked || was.on_fault,
+            "the kernel fills what grows, and its caller holds the lock that service needs"
+        );
         let to = if fixed { new } else { tables.fresh(new_len) };
         let mut woken = tables.unmap(to, new_len);
-        let was = tables.mappings[old];
         tables.map(to, new_len, was.prot, false);
         tables.change(to, new_len, |m| {
-            (m.in_child, m.locked) = (was.in_child, was.locked);
+            (m.in_child, m.locked, m.on_fault) = (was.in_child, was.locked, was.on_fault);
         });
         for done in (0..old_len.min(new_len)).step_by(PAGE) {
             if tables.poisoned.remove(&(old + done)) {
@@ -786,7 +790,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     fn mlock(&self, addr: usize, len: usize, flags: i32) -> Result<(), Errno> {
         let mut tables = self.called(Call::Mlock, addr, len);
         let (start, len) = (addr & !(PAGE - 1), page_up(addr % PAGE + len));
-        tables.change(start, len, |m| m.locked = true);
+        tables.change(start, len, |m| (m.locked, m.on_fault) = (true, flags != 0));
         let whole = tables.all(start, len, |_| true);
         drop(tables);
         match (whole, flags) {

@@ -32,6 +32,8 @@ pub struct Mapping {
     pub own: bool,
     /// Flag: pages are locked.
     pub locked: bool,
+    /// Flag: they are, and the kernel fills none.
+    pub on_fault: bool,
     /// The part that a child has of it.
     pub in_child: InChild,
 }
@@ -103,6 +105,7 @@ impl PageTables {
             registered: false,
             own,
             locked: false,
+            on_fault: false,
             in_child: InChild::Copied,
         };
         for at in pages_of(start, len) {

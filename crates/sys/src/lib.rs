@@ -51,7 +51,9 @@ pub mod system_kernel;
 pub use io::{aio, blkid, block_device, interruption, kept_fd, peer, ring, signalfd, watched_read};
 pub use kernel::{clock, file, futex, random, raw, signal};
 pub use memory::{futex_lock, heap, memory_file, pagemap, secret, shm, userfaultfd};
-pub use process::{credentials, daemon, elf, loader, program, robust, stack, syscall_trap};
+pub use process::{
+    credentials, daemon, elf, inherited, loader, program, robust, stack, syscall_trap,
+};
 
 /// Threads, tasks of our own among them.
 pub mod thread {

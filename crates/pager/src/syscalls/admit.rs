@@ -60,7 +60,7 @@ impl<K: Kernel> Pager<K> {
 
     /// The same; `counted` bytes nearer to the next look.
     fn admit_counted(&'static self, len: usize, counted: usize) {
-        if self.process().is_some() || !self.wanted() || self.lifecycle.is_keeperless() {
+        if !self.may_have_to_wait() {
             return;
         }
         let look = match self.fork.watching() {
@@ -77,12 +77,30 @@ impl<K: Kernel> Pager<K> {
         let Some(has) = self.kernel.resident_anonymous_pages() else {
             return;
         };
-        let may_have = has + (len / PAGE_SIZE) as u64;
-        if may_have >= KEEPER_MIN {
+        self.grow(has, (len / PAGE_SIZE) as u64);
+    }
+
+    /// `len` bytes more are about to be filled, all at once: as if they had been.
+    pub fn admit_filled(&'static self, len: usize) {
+        if self.may_have_to_wait()
+            && !self.is_child()
+            && let Some(has) = self.kernel.resident_anonymous_pages()
+        {
+            self.grow(has + (len / PAGE_SIZE) as u64, 0);
+        }
+    }
+
+    fn may_have_to_wait(&self) -> bool {
+        self.process().is_none() && self.wanted() && !self.lifecycle.is_keeperless()
+    }
+
+    /// It has so many pages, and wants more.
+    fn grow(&'static self, has: u64, more: u64) {
+        if has + more >= KEEPER_MIN {
             self.start_first_keeper();
         }
-        if may_have >= WAIT_MIN {
-            self.wait_to_grow(has, (len / PAGE_SIZE) as u64);
+        if has + more >= WAIT_MIN {
+            self.wait_to_grow(has, more);
         }
     }
 

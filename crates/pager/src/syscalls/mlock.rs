@@ -6,6 +6,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
+use crate::map::page_map::PageNumber;
 use crate::map::ranges::Range;
 use crate::pager::Pager;
 use crate::process::base::Locked;
@@ -15,9 +16,13 @@ use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
+use std::ops::ControlFlow::{Break, Continue};
 
 /// `mlock2(2)` then fills no page.
-const ON_FAULT: i32 = libc::MLOCK_ONFAULT as i32;
+pub(super) const ON_FAULT: i32 = libc::MLOCK_ONFAULT as i32;
+
+/// Of memory that must stay, the part at its end that is filled: libc's and the kernel's data of a thread.
+const FILLED: usize = 256 << 10;
 
 /// All pages of which there is something in `len` bytes from `addr` on.
 fn pages(addr: usize, len: usize) -> (usize, usize) {
@@ -32,6 +37,9 @@ impl<K: Kernel> Pager<K> {
             // For its parent, too: it stays for good.
             // SAFETY: as the system call.
             unsafe { self.exclude(addr, len) };
+            self.kernel.mlock(addr, len, flags).map_err(errno)?;
+            // Where its parent lets it grow the kernel fills nothing (`mremap`).
+            return self.kernel.mlock(addr, len, ON_FAULT).map_err(errno);
         } else if flags & !ON_FAULT == 0 {
             self.kernel
                 .on_own_stack(move || self.lock_unfilled(addr, len))?;
@@ -126,13 +134,49 @@ impl<K: Kernel> Pager<K> {
             }
         };
         if registered {
-            // Every page is brought in, and none leaves again; then there is nothing left to serve.
-            // SAFETY: populating changes no content.
-            let _ = unsafe {
-                self.kernel
-                    .madvise(start, end - start, libc::MADV_POPULATE_WRITE)
-            };
+            // Nobody has touched the rest, and it may be much more than there is room for.
+            let last = start.max(end.saturating_sub(FILLED));
+            self.bring_in(last, end);
+            if !self.is_child() {
+                self.bring_in_known(start, last);
+            }
         }
+    }
+
+    /// All of it is there, and may be written without service.
+    fn bring_in(&self, start: usize, end: usize) {
+        // SAFETY: populating changes no content.
+        let _ = unsafe {
+            self.kernel
+                .madvise(start, end - start, libc::MADV_POPULATE_WRITE)
+        };
+    }
+
+    /// The same of pages that hold something, here or elsewhere.
+    fn bring_in_known(&'static self, start: usize, end: usize) {
+        let mut at = start;
+        while at < end
+            && let Some(known) = self.kernel.on_own_stack(move || self.first_known(at, end))
+        {
+            self.bring_in(known.0, known.1);
+            at = known.1;
+        }
+    }
+
+    /// The first run of pages between these addresses that hold something.
+    fn first_known(&'static self, start: usize, end: usize) -> Option<(usize, usize)> {
+        let mut run: Option<(usize, usize)> = None;
+        let (first, last) = (PageNumber::of(start), PageNumber::of(end));
+        self.lock().pages.map().each(first, last, |number, _| {
+            let page = number.address();
+            let (from, to) = run.unwrap_or((page, page));
+            if to != page {
+                return Break(());
+            }
+            run = Some((from, to + PAGE_SIZE));
+            Continue(())
+        });
+        run
     }
 
     /// True if what is out of it still has to be brought in.

@@ -13,9 +13,17 @@ use ebb_sys::paging::Kernel;
 /// program can fill it.
 const AT_ONCE: usize = 1 << 20;
 
+/// So much is filled in one call.
+const FILL: usize = 64 << 10;
+
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const NEVER: i32 =
     libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
+/// Whether all of it is to be there when the call returns.
+fn fills(flags: i32) -> bool {
+    flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE
+}
+
 /// Linux gives MAP_SHARED_VALIDATE the bits of both; anything but plain private is not ours.
 fn manageable(prot: i32, flags: i32) -> bool {
     flags & PRIVATE == PRIVATE && flags & NEVER == 0 && !only_code(prot)
@@ -85,9 +93,14 @@ impl<K: Kernel> Pager<K> {
         if !(ours || flags & libc::MAP_FIXED != 0) {
             return plain();
         }
+        // The kernel would fill it before it is registered, however little room there is, and the lock is held.
+        let unfilled = match ours {
+            true => flags & !libc::MAP_POPULATE,
+            false => flags,
+        };
         // The keeper has not the file, which comes in the place of what it maps.
         let (of_keeper, prot_of_keeper) = match ours {
-            true => (flags, prot),
+            true => (unfilled, prot),
             false => (EMPTY | libc::MAP_FIXED, libc::PROT_NONE),
         };
         let call = MemoryCall::Map {
@@ -97,14 +110,39 @@ impl<K: Kernel> Pager<K> {
             flags: of_keeper,
             filled,
         };
-        match self.executor(call) {
-            Executor::Direct => plain(),
-            Executor::Done(Ok(_)) if !ours => plain(),
-            Executor::Done(outcome) => outcome,
+        let start = match self.executor(call) {
+            Executor::Direct => return plain(),
+            Executor::Done(Ok(_)) if !ours => return plain(),
+            Executor::Done(outcome) => outcome?,
             // SAFETY: as above.
             Executor::Here => unsafe {
-                self.map_here(addr, len, prot, flags, (fd, offset), filled)
+                self.map_here(addr, len, prot, unfilled, (fd, offset), filled)?
             },
+        };
+        if ours && fills(flags) {
+            self.fill(start, page_up(len), prot);
+        }
+        Ok(start)
+    }
+
+    /// Touches all of it, page after page, as MAP_POPULATE does. As there it is no error where that fails. In small steps:
+    /// while the kernel fills some, nobody can map or register memory. A keeper that starts does so a hundred times.
+    fn fill(&'static self, start: usize, len: usize, prot: i32) {
+        let advice = match prot & libc::PROT_WRITE {
+            0 => libc::MADV_POPULATE_READ,
+            _ => libc::MADV_POPULATE_WRITE,
+        };
+        self.admit_filled(len);
+        for done in (0..len).step_by(FILL) {
+            let step = FILL.min(len - done);
+            if !self.is_child() {
+                // Where paging has begun meanwhile.
+                self.registered(start + done);
+            }
+            // SAFETY: populating changes no content.
+            if unsafe { self.kernel.madvise(start + done, step, advice) }.is_err() {
+                return;
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
 use crate::process::vfork_calls::MemoryCall;
+use crate::syscalls::mlock::ON_FAULT;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
@@ -232,6 +233,11 @@ impl<K: Kernel> Pager<K> {
             Ok(readied) => readied,
             Err(error) => return (Err(error), None),
         };
+        if range.is_some_and(|r| r.attributes.locked) && bytes > old_len {
+            // Else the kernel fills what comes, which waits for service, while the lock is held. Locked it stays, and
+            // what comes is filled when it is touched.
+            let _ = self.kernel.mlock(old, old_len, ON_FAULT);
+        }
         let marked = range.is_some_and(|r| r.attributes.registered);
         if marked && let Err(e) = self.set_apart(old, old_len) {
             self.join_again(old, old_len);

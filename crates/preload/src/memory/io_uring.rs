@@ -64,14 +64,14 @@ const WAYS: usize = 64;
 /// # Safety
 /// That of the system call.
 pub unsafe fn setup(entries: c_long, parameters: *mut Parameters) -> c_long {
-    // SAFETY: the caller answers for the call; the kernel has found that the parameters are there.
+    // SAFETY: the caller answers for the call; the kernel has read the parameters where it finds no entries.
     unsafe {
         let call = move |entries: c_long| {
             let args = [entries, parameters as c_long, 0, 0, 0, 0];
             raw::call(libc::SYS_io_uring_setup, args)
         };
-        // A ring of no entries there cannot be.
-        if call(0) == -c_long::from(libc::EFAULT) || (*parameters).flags & SETUP_DISABLED != 0 {
+        // A ring of no entries there cannot be. Any other error comes before the parameters are looked at.
+        if call(0) != -c_long::from(libc::EINVAL) || (*parameters).flags & SETUP_DISABLED != 0 {
             return call(entries);
         }
         let flags = (*parameters).flags;

@@ -3,26 +3,26 @@
 //!
 //! Does not decide what to do with a signal, and installs no handler.
 
+use crate::inherited::Inherited;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 /// A signal that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
     /// The number.
     pub signal: i32,
-    /// Flag: the kernel sent it: a terminal key, a hang-up. It then went to the whole foreground process group, not
-    /// to this process alone.
+    /// Flag: the kernel sent it: a terminal key, a hang-up.
     pub from_kernel: bool,
+    /// The word that came with it, of `sigqueue(3)`.
+    pub value: Option<u64>,
 }
 
 /// A set of signals, blocked since `block` and read one by one.
 pub struct Signals {
     fd: OwnedFd,
-    before: libc::sigset_t,
+    before: Inherited,
 }
 
 impl Signals {
@@ -60,6 +60,7 @@ impl Signals {
         }
         // SAFETY: signalfd has just returned this descriptor, nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let before = Inherited::take(before);
         Ok(Self { fd, before })
     }
 
@@ -78,23 +79,61 @@ impl Signals {
         Some(Received {
             signal: info.ssi_signo as i32,
             from_kernel: info.ssi_code == libc::SI_KERNEL,
+            value: (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_ptr),
         })
     }
 
-    /// Lets the program that `command` starts run with the mask this process was started
-    /// with, not with ours.
-    pub fn restore_in(&self, command: &mut Command) {
-        let before = self.before;
-        // SAFETY: the closure calls only pthread_sigmask, which is async-signal-safe, on a
-        // set it owns.
-        unsafe {
-            command.pre_exec(move || {
-                match libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
-                    0 => Ok(()),
-                    errno => Err(io::Error::from_raw_os_error(errno)),
-                }
-            });
+    /// What the process had before.
+    pub fn inherited(&self) -> Inherited {
+        self.before
+    }
+}
+
+/// Signals that are a process's own matter: it caused them, they cannot be caught, or they tell of its children and
+/// its place among the jobs of a terminal.
+const OWN: [i32; 14] = [
+    libc::SIGKILL,
+    libc::SIGSTOP,
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGSYS,
+    libc::SIGPIPE,
+    libc::SIGSTKFLT,
+    libc::SIGCHLD,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+/// All other signals: those that a process that stands for another passes on.
+pub fn passed_on() -> impl Iterator<Item = i32> {
+    // What the C library keeps for itself lies between.
+    let plain = (1..libc::SIGSYS).filter(|signal| !OWN.contains(signal));
+    plain.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
+
+/// Sends what was received to the process `pid`, or to the process group of that number.
+///
+/// # Errors
+/// Those of kill(2) and sigqueue(3).
+pub fn pass_on(received: Received, pid: i32, to_group: bool) -> io::Result<()> {
+    let signal = received.signal;
+    // SAFETY: sending a signal touches no memory of ours.
+    let sent = unsafe {
+        match received.value {
+            Some(value) if !to_group => {
+                let sival_ptr = std::ptr::without_provenance_mut(value as usize);
+                libc::sigqueue(pid, signal, libc::sigval { sival_ptr })
+            }
+            _ => libc::kill(if to_group { -pid } else { pid }, signal),
         }
+    };
+    match sent {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

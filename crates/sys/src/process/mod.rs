@@ -5,6 +5,7 @@ pub mod cpu;
 pub mod credentials;
 pub mod daemon;
 pub mod elf;
+pub mod inherited;
 pub mod loader;
 pub mod program;
 pub mod robust;

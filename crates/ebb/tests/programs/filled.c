@@ -1,0 +1,105 @@
+/* Memory that the kernel would fill as a whole:
+ *   filled populate MIB   mapped with MAP_POPULATE
+ *   filled locked         locked, and larger in place
+ *   filled stack MIB      given to a thread as its stack, which uses little of it; as much is filled elsewhere
+ * Prints what is there, which is the same wherever it runs. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PAGE 4096
+
+static void must(int good, const char *what)
+{
+	if (!good) {
+		perror(what);
+		exit(2);
+	}
+}
+
+static char *memory(size_t len, int how)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | how, -1, 0);
+	must(p != MAP_FAILED, "mmap");
+	return p;
+}
+
+/* Each page has its number, and nothing else: zeros where nobody wrote. */
+static void check_from(size_t from, const char *what, const char *p, size_t first, size_t pages)
+{
+	size_t wrong = 0;
+	for (size_t i = from; i < pages; i++) {
+		size_t word, want = i < first ? 0 : i;
+		memcpy(&word, p + i * PAGE, sizeof word);
+		wrong += word != want;
+	}
+	printf("%s: %zu pages, %zu wrong\n", what, pages, wrong);
+}
+
+static void check(const char *what, const char *p, size_t first, size_t pages)
+{
+	check_from(0, what, p, first, pages);
+}
+
+static void number(char *p, size_t first, size_t pages)
+{
+	for (size_t i = first; i < pages; i++)
+		memcpy(p + i * PAGE, &i, sizeof i);
+}
+
+static void *thread(void *arg)
+{
+	char mine[100 << 10];
+	size_t sum = 0;
+	memset(mine, 3, sizeof mine);
+	for (size_t i = 0; i < sizeof mine; i++)
+		sum += ((volatile char *)mine)[i];
+	*(size_t *)arg = sum;
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	must(argc > 1, "how");
+	size_t len = argc > 2 ? (size_t)atoi(argv[2]) << 20 : 8 << 20, pages = len / PAGE;
+	if (!strcmp(argv[1], "populate")) {
+		char *p = memory(len, MAP_POPULATE);
+		number(p, pages / 2, pages);
+		check("populated", p, pages / 2, pages);
+		/* What may be read only is there too. */
+		char *q = mmap(NULL, len, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+		must(q != MAP_FAILED, "mmap");
+		check("to be read", q, pages, pages);
+	} else if (!strcmp(argv[1], "locked")) {
+		char *p = memory(len, 0);
+		must(munmap(p + len / 2, len / 2) == 0, "munmap");
+		number(p, 0, pages / 2);
+		must(mlock(p, len / 2) == 0, "mlock");
+		must(mremap(p, len / 2, len, 0) == p, "mremap");
+		check("in place", p + len / 2, pages, pages / 2);
+		number(p, 0, pages);
+		p = mremap(p, len, 2 * len, MREMAP_MAYMOVE);
+		must(p != MAP_FAILED, "mremap");
+		check("moved", p, 0, pages);
+		check("beyond", p + len, pages, pages);
+	} else {
+		pthread_attr_t attributes;
+		pthread_t id;
+		size_t sum = 0;
+		char *p = memory(len, MAP_NORESERVE), *other = memory(len, 0);
+		number(other, 0, pages);
+		number(p, pages / 2, pages / 2 + 100);
+		must(pthread_attr_init(&attributes) == 0, "attr");
+		must(pthread_attr_setstack(&attributes, p, len) == 0, "setstack");
+		must(pthread_create(&id, &attributes, thread, &sum) == 0, "pthread_create");
+		must(pthread_join(id, NULL) == 0, "join");
+		printf("the thread: %zu\n", sum);
+		/* No others: what is touched of a stack stays. */
+		check_from(pages / 2, "below", p, 0, pages / 2 + 100);
+		check("elsewhere", other, 0, pages);
+	}
+	return 0;
+}
