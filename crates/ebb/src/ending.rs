@@ -10,10 +10,10 @@
 //! ```
 //! It does not kill a program that has taken the signal and goes on.
 
+use crate::say;
 use ebb_sys::proc::{self, Disposition, Process};
 use ebb_tree::Supervisor;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Time before anything is said.
@@ -187,9 +187,8 @@ impl Ending {
     }
 }
 
-/// Writes a line that perhaps nobody reads any more.
 fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "ebb: {line}");
+    say::line(&format!("ebb: {line}"));
 }
 
 /// Kills every process of the tree.

@@ -3,17 +3,18 @@
 //! The member says so before it ends; the supervisor writes it for the user, and hands it to the command. Nothing
 //! waits for the command.
 
+use crate::say;
 use ebb_sys::inherited::Inherited;
 use ebb_tree::{Notices, OUT_OF_MEMORY};
 use std::ffi::OsString;
-use std::io::{Write, stderr};
+use std::io::stderr;
 use std::process::{Command, Stdio};
 
 /// Writes the supervisor's lines, and starts the command after those that tell of such an end, with the signals that `ebb`
 /// was started with.
 pub fn notices(command: Option<OsString>, inherited: Inherited) -> Notices {
     Box::new(move |line| {
-        let _ = writeln!(stderr(), "ebb: {line}");
+        say::line(&format!("ebb: {line}"));
         let Some(command) = command.as_ref().filter(|_| line.contains(OUT_OF_MEMORY)) else {
             return;
         };
@@ -29,10 +30,9 @@ pub fn notices(command: Option<OsString>, inherited: Inherited) -> Notices {
             .stdout(stderr_again())
             .spawn();
         if let Err(error) = started {
-            let _ = writeln!(
-                stderr(),
+            say::line(&format!(
                 "ebb: --on-exhausted: {error}: is there a /bin/sh?"
-            );
+            ));
         }
     })
 }

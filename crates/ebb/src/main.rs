@@ -34,6 +34,7 @@ mod metrics;
 mod program;
 mod progress;
 mod run;
+mod say;
 mod setup;
 mod size;
 mod stats;

@@ -17,10 +17,13 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The figures, for the library that writes the format.
@@ -177,55 +180,105 @@ impl Listener {
         Ok(Self::Tcp(listener))
     }
 
-    /// Answers scrapers in a thread of its own.
+    /// Answers scrapers in a thread of its own, with the figures of the tree of this `control_value`.
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn serve(self) -> Result<Served> {
-        let path = match &self {
-            Self::Unix(_, path) => Some(path.clone()),
-            Self::Tcp(_) => None,
+    pub fn serve(self, control: &str) -> Result<Serving> {
+        let mut serving = Serving {
+            listener: Arc::new(self),
+            control: control.to_owned(),
+            ends: Arc::new(AtomicBool::new(false)),
+            thread: None,
         };
-        let thread = std::thread::Builder::new().name("metrics".into());
-        thread
-            .spawn(move || self.answer_all())
-            .context("--metrics")?;
-        Ok(Served(path))
+        serving.again()?;
+        Ok(serving)
     }
 
-    fn answer_all(self) {
+    fn answer_until(&self, ends: &AtomicBool, control: &str) {
         const PATIENCE: Option<Duration> = Some(Duration::from_secs(2));
-        // A scraper that breaks off is its own matter.
-        match self {
-            Self::Tcp(listener) => listener.incoming().flatten().for_each(|stream| {
-                let _ = stream
-                    .set_read_timeout(PATIENCE)
-                    .and(stream.set_write_timeout(PATIENCE));
-                let _ = answer(&stream, &stream);
-            }),
-            Self::Unix(listener, _) => listener.incoming().flatten().for_each(|stream| {
-                let _ = stream
-                    .set_read_timeout(PATIENCE)
-                    .and(stream.set_write_timeout(PATIENCE));
-                let _ = answer(&stream, &stream);
-            }),
+        loop {
+            // A scraper that breaks off is its own matter.
+            match self {
+                Self::Tcp(listener) => {
+                    if let Ok((stream, _)) = listener.accept() {
+                        let _ = stream
+                            .set_read_timeout(PATIENCE)
+                            .and(stream.set_write_timeout(PATIENCE));
+                        let _ = answer(&stream, &stream, control);
+                    }
+                }
+                Self::Unix(listener, _) => {
+                    if let Ok((stream, _)) = listener.accept() {
+                        let _ = stream
+                            .set_read_timeout(PATIENCE)
+                            .and(stream.set_write_timeout(PATIENCE));
+                        let _ = answer(&stream, &stream, control);
+                    }
+                }
+            }
+            if ends.load(SeqCst) {
+                return;
+            }
         }
+    }
+
+    /// Wakes the thread that waits for scrapers.
+    fn wake(&self) {
+        let _ = match self {
+            Self::Tcp(listener) => listener.local_addr().map(|at| drop(TcpStream::connect(at))),
+            Self::Unix(_, path) => UnixStream::connect(path).map(drop),
+        };
     }
 }
 
-/// A socket's name, which goes with the run.
-pub struct Served(Option<PathBuf>);
+/// A listener that is served.
+pub struct Serving {
+    listener: Arc<Listener>,
+    control: String,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+impl Serving {
+    /// Ends the thread once it has answered the scraper that it has, which may need the supervisor's `turn`. Others wait.
+    pub fn stop(&mut self, turn: &mut dyn FnMut()) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        self.ends.store(true, SeqCst);
+        self.listener.wake();
+        while !thread.is_finished() {
+            turn();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = thread.join();
+    }
+
+    /// Serves again.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn again(&mut self) -> Result<()> {
+        self.ends.store(false, SeqCst);
+        let (listener, ends) = (self.listener.clone(), self.ends.clone());
+        let thread = std::thread::Builder::new().name("metrics".into());
+        let control = self.control.clone();
+        let thread = thread.spawn(move || listener.answer_until(&ends, &control));
+        self.thread = Some(thread.context("--metrics")?);
+        Ok(())
+    }
+
+    /// Removes a socket's name.
+    pub fn remove(&self) {
+        if let Listener::Unix(_, path) = &*self.listener {
             let _ = fs::remove_file(path);
         }
     }
 }
 
 /// Answers one request of HTTP.
-fn answer(from: impl Read, mut to: impl Write) -> Result<()> {
+fn answer(from: impl Read, mut to: impl Write, control: &str) -> Result<()> {
     const MOST: u64 = 8 << 10;
     let mut lines = BufReader::new(from.take(MOST)).lines();
     let request = lines.next().context("nothing was asked")??;
@@ -238,20 +291,18 @@ fn answer(from: impl Read, mut to: impl Write) -> Result<()> {
     let mut words = request.split(' ');
     let asked = (words.next(), words.next());
     let (status, kind, body) = match asked {
-        (Some("GET"), Some("/metrics" | "/")) => {
-            match ask::stats_of(std::process::id()).and_then(text) {
-                Ok(text) => (
-                    "200 OK",
-                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                    text,
-                ),
-                Err(error) => (
-                    "503 Service Unavailable",
-                    "text/plain",
-                    format!("{error:#}\n"),
-                ),
-            }
-        }
+        (Some("GET"), Some("/metrics" | "/")) => match ask::own_stats(control).and_then(text) {
+            Ok(text) => (
+                "200 OK",
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                text,
+            ),
+            Err(error) => (
+                "503 Service Unavailable",
+                "text/plain",
+                format!("{error:#}\n"),
+            ),
+        },
         _ => (
             "404 Not Found",
             "text/plain",

@@ -9,7 +9,7 @@ use crate::stats::{self, StatsFile};
 use crate::system_kills::SystemKills;
 use crate::wait::{self, Running};
 use crate::wrap::Wrap;
-use crate::{FAILED, defaults, doctor, exhausted, setup, summary};
+use crate::{FAILED, defaults, doctor, exhausted, say, setup, summary};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
 use ebb_tree::{StatsShown, Supervisor};
@@ -39,6 +39,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode> {
 pub trait Companion {
     /// The program runs.
     fn begun(&mut self);
+    /// It has ended; so is the companion's thread to end, which may have asked the supervisor something: it gets its
+    /// answer by `turn`.
+    fn stop(&mut self, turn: &mut dyn FnMut());
     /// It has ended, with these figures, after this time.
     fn ended(&mut self, stats: &StatsShown, ran: Duration);
 }
@@ -48,6 +51,7 @@ struct Alone;
 
 impl Companion for Alone {
     fn begun(&mut self) {}
+    fn stop(&mut self, _: &mut dyn FnMut()) {}
     fn ended(&mut self, _: &StatsShown, _: Duration) {}
 }
 
@@ -77,7 +81,8 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     let notices = exhausted::notices(args.on_exhausted.clone(), signals.inherited());
     setup.notices = Some(notices);
     let mut supervisor = Supervisor::new(setup)?;
-    let _served = metrics.map(Listener::serve).transpose()?;
+    let serve = |listener: Listener| listener.serve(supervisor.control_value());
+    let mut serving = metrics.map(serve).transpose()?;
     let mut command = command(&args, &program, &library);
     command.env(CONTROL, supervisor.control_value());
     for device in pending_header {
@@ -96,10 +101,12 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     let mut warned = program.kind != Kind::Managed;
     let end = running
         .wait(&mut supervisor, |tree| {
-            warned = warned || report_unmanaged(tree)
+            warned = warned || report_unmanaged(tree);
+            say::kept();
         })
         .context("lost sight of the program")?;
     let ran = start.elapsed();
+    say::rest();
     if let Some(told) = kills.told() {
         let _ = writeln!(std::io::stderr(), "ebb: {told}");
     }
@@ -115,15 +122,46 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     // Some of a dead program's messages may still be on their way.
     supervisor.turn()?;
     await_helpers(&mut supervisor)?;
+    say::rest();
     report(&supervisor);
     let stats = supervisor.stats();
     summarize(&args, &stats);
     companion.ended(&stats, ran);
-    if supervisor.has_processes() && daemon::split() == Ok(Side::Background) {
+    // Only a process of one thread can be split.
+    let mut turn = || drop(supervisor.turn());
+    companion.stop(&mut turn);
+    if let Some(serving) = &mut serving {
+        serving.stop(&mut turn);
+    }
+    let side = match supervisor.has_processes() {
+        true => side_of_split(),
+        false => Side::Foreground,
+    };
+    if side == Side::Background {
+        if let Some(serving) = &mut serving {
+            serving.again()?;
+        }
         stay_behind(&mut supervisor, &running)?;
         report(&supervisor);
     }
+    if let Some(serving) = serving
+        && (side == Side::Background || !supervisor.has_processes())
+    {
+        serving.remove();
+    }
     Ok(end.status().into())
+}
+
+/// Splits this process; the one in front, if it cannot be split.
+fn side_of_split() -> Side {
+    daemon::split().unwrap_or_else(|error| {
+        let _ = writeln!(
+            std::io::stderr(),
+            "ebb: processes are left behind, and nobody supervises them from now on ({error}): no program that they \
+             start is managed; end them"
+        );
+        Side::Foreground
+    })
 }
 
 /// The program's command, as it was given.
@@ -187,13 +225,11 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
 fn report_unmanaged(supervisor: &mut Supervisor) -> bool {
     while let Some(pid) = supervisor.unjoined() {
         if let Some((path, reason)) = program::unmanaged(pid) {
-            // Perhaps nobody reads this any more.
-            let _ = writeln!(
-                std::io::stderr(),
+            say::line(&format!(
                 "ebb: the memory of {} (process {pid}) cannot be managed: {reason}; it stays in RAM and \
                  counts. Of others like it nothing is said",
                 path.display()
-            );
+            ));
             return true;
         }
     }

@@ -22,7 +22,7 @@ use report::{Form, Report};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 use touched::{Touches, Watch};
 
@@ -91,9 +91,10 @@ fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<ExitCod
     (run.swap, run.pool) = (args.swap, args.pool);
     let shared = Shared::default();
     thread::scope(|scope| {
-        let begun = || drop(scope.spawn(|| attend(interval, follows, &shared)));
+        let begin = || scope.spawn(|| attend(interval, follows, &shared));
         let mut companion = Reporter {
-            begun: &begun,
+            begin: &begin,
+            thread: None,
             shared: &shared,
             form: &mut form,
         };
@@ -117,15 +118,26 @@ impl Shared {
 }
 
 /// Starts that thread, and writes the report.
-struct Reporter<'a> {
-    begun: &'a dyn Fn(),
+struct Reporter<'a, 'scope> {
+    begin: &'a dyn Fn() -> ScopedJoinHandle<'scope, ()>,
+    thread: Option<ScopedJoinHandle<'scope, ()>>,
     shared: &'a Shared,
     form: &'a mut Form,
 }
 
-impl Companion for Reporter<'_> {
+impl Companion for Reporter<'_, '_> {
     fn begun(&mut self) {
-        (self.begun)();
+        self.thread = Some((self.begin)());
+    }
+
+    fn stop(&mut self, turn: &mut dyn FnMut()) {
+        self.shared.ended.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            while !thread.is_finished() {
+                turn();
+                thread::sleep(LEAST);
+            }
+        }
     }
 
     fn ended(&mut self, stats: &StatsShown, ran: Duration) {

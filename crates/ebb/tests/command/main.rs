@@ -11,6 +11,7 @@ mod library;
 mod loaders;
 mod options;
 mod passing;
+mod signals;
 mod somebodys;
 mod supervisor;
 mod unmanaged;

@@ -1,10 +1,10 @@
 //! Output, arguments, exit status and signals pass between the program and its caller.
 
 use super::common::{self, cannot_page, ebb};
-use super::{end_of, run, status, stderr};
+use super::{run, status, stderr};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[test]
@@ -59,93 +59,6 @@ fn arguments_environment_and_directory_pass_through() {
         String::from_utf8_lossy(&output.stdout),
         "a b|--memory||v|/usr|"
     );
-}
-
-#[test]
-fn signals_reach_the_program() {
-    if cannot_page() {
-        return;
-    }
-    for (signal, name) in [(15, "TERM"), (2, "INT"), (1, "HUP"), (10, "USR1")] {
-        // The program counts them, so that one delivered twice shows.
-        let script = format!(
-            "n=0; trap 'n=$((n + 1))' {name}; echo ready; i=0; \
-             while [ $i -lt 8 ]; do sleep 0.05; i=$((i + 1)); done; exit $n"
-        );
-        // A shell does not trap what was ignored when it began, as in the background of a script.
-        let mut child = Command::new("env")
-            .arg("--default-signal")
-            .arg(ebb())
-            .args(["run", "sh", "-c", &script])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut ready = [0; 6];
-        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
-        let pid = child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([&format!("-{signal}"), &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
-        end_of(&mut child, Duration::from_secs(30));
-        assert_eq!(child.wait().unwrap().code(), Some(1), "SIG{name}");
-    }
-}
-
-#[test]
-fn a_program_that_does_not_handle_the_signal_dies_of_it() {
-    if cannot_page() {
-        return;
-    }
-    let mut command = Command::new(ebb());
-    command.args(["run", "sh", "-c", "echo ready; exec sleep 60"]);
-    let mut child = child_started(&mut command);
-    Command::new("kill")
-        .arg(child.id().to_string())
-        .status()
-        .unwrap();
-    end_of(&mut child, Duration::from_secs(30));
-    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
-}
-
-fn child_started(command: &mut Command) -> Child {
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut ready = [0; 6];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
-    child
-}
-
-#[test]
-fn the_programs_signal_mask_is_its_own() {
-    if cannot_page() {
-        return;
-    }
-    // The real-time signals that the C library keeps for itself are not the program's matter.
-    let of_interest = |line: &str| {
-        let (name, mask) = line.split_once(':')?;
-        Some((
-            name.to_string(),
-            u64::from_str_radix(mask.trim(), 16).ok()? & 0x7fff_ffff,
-        ))
-    };
-    let masks = |wrap: bool| {
-        let mut command = Command::new(if wrap {
-            ebb().as_os_str()
-        } else {
-            "grep".as_ref()
-        });
-        if wrap {
-            command.args(["run", "grep"]);
-        }
-        command.args(["-E", "Sig(Blk|Ign)", "/proc/self/status"]);
-        let text = String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned();
-        text.lines().filter_map(of_interest).collect::<Vec<_>>()
-    };
-    assert_eq!(masks(true).len(), 2);
-    assert_eq!(masks(true), masks(false));
 }
 
 #[test]

@@ -117,6 +117,9 @@ impl<K: Kernel> FaultService<K> {
         state
             .ranges
             .change(range.start, range.end, |a| a.registered = true);
+        // Nothing of it could leave until now, and units whose turn it was meanwhile left the queue.
+        let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+        state.pages.requeue_resident(first, end);
         Registered::Whole
     }
 

@@ -85,8 +85,10 @@ impl<K: Kernel> FaultService<K> {
             waits.copies = self.evict_shared(self.now() - waits.begin, waits.copies);
             self.kernel.follow_user();
             self.wanted_room(wanted);
-            // They may be older, and what they are brought is not to be taken from them meanwhile.
-            if pending.is_followed || self.kernel.has_faults(0) {
+            // They may be older, and what they are brought is not to be taken from them meanwhile. Those of this
+            // thread nobody else knows of, and a keeper has other things to do.
+            let others = pending.is_followed || !worker.is_free() || self.kernel.has_faults(0);
+            if others || self.base.lifecycle.is_keeper(self.kernel.thread()) {
                 return stuck;
             }
         }

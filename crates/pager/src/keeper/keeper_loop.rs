@@ -141,7 +141,11 @@ impl<K: Kernel> Keeper<K> {
             turn.heard = self.now();
             let crowded = turn.contention.sample(self.kernel);
             match starved {
-                true => self.services.rescue(),
+                // The threads that are awake may all wait for a device that hangs.
+                true => {
+                    self.services.rescue();
+                    self.services.share();
+                }
                 false => self.services.compete(crowded),
             }
         }

@@ -190,6 +190,8 @@ impl<K: Kernel> Pager<K> {
             self.forget(&mut state, start, end);
             return Ok(false);
         }
+        // Pages that are being captured are moved.
+        state = self.settled(state, start, end)?;
         self.change(&mut state, start, end, |a| a.pinned = true);
         Ok(true)
     }

@@ -300,9 +300,14 @@ impl<K: Kernel> Pager<K> {
     /// The break, and by how many bytes what is managed grew.
     unsafe fn break_locked(&'static self, addr: usize) -> Outcome<(usize, usize)> {
         let mut state = self.lock();
-        let old = self.known_break();
-        if addr < old && addr != 0 {
+        let mut old = self.known_break();
+        while addr < old && addr != 0 {
             state = self.before_drop(state, page_up(addr), old)?;
+            // While the lock was free another thread may have moved it.
+            match std::mem::replace(&mut old, self.known_break()) {
+                before if before == old => break,
+                _ => {}
+            }
         }
         // SAFETY: the caller answers for the system call.
         let now = unsafe { self.kernel.brk(addr) };

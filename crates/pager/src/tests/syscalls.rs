@@ -234,3 +234,28 @@ fn a_unit_of_which_half_may_only_be_read_leaves_whole() {
     machine.read_all();
     machine.check();
 }
+
+/// Whose turn it was before the keeper had registered it anew has one again.
+#[test]
+fn what_was_looked_at_while_it_moved_leaves_later() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(UNIT);
+    for i in 0..UNIT {
+        machine.write(start + i * PAGE, 1);
+    }
+    // As `mremap` leaves it until the keeper's turn.
+    let end = start + UNIT * PAGE;
+    machine.kernel.tables(|tables| {
+        let moved = tables.mappings.range_mut(start..end);
+        moved.for_each(|(_, mapping)| mapping.registered = false);
+    });
+    let mut state = machine.process.lock();
+    state.ranges.change(start, end, |a| a.registered = false);
+    drop(state);
+    machine.reclaim(64);
+    assert_eq!(machine.present(start, UNIT), UNIT);
+    machine.process.register_new();
+    machine.evict(start);
+    machine.read_all();
+    machine.check();
+}

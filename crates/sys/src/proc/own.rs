@@ -8,7 +8,8 @@ use rustix::io::Errno;
 /// Pages of anonymous memory this process has resident (file and shared pages left out).
 pub fn resident_anonymous_pages() -> Option<u64> {
     let mut buffer = [0u8; 128];
-    let text = read_small(c"/proc/self/statm", &mut buffer)?;
+    // Of the process it would be zeros once its first thread has ended.
+    let text = read_small(c"/proc/thread-self/statm", &mut buffer)?;
     Statm::parse(text).map(|statm| statm.anonymous())
 }
 

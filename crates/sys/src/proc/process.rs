@@ -6,7 +6,7 @@
 
 use super::file::{Path, read};
 use super::stat::{Disposition, Rollup, Stat, Statm, users};
-use super::tree::children;
+use super::tree::{children, numbers_in};
 use crate::kernel::raw;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -105,13 +105,31 @@ impl Process {
         }
     }
 
-    /// Its `statm`; zeros when it is a zombie.
+    /// Its `statm`; zeros when it is a zombie. Where its first thread alone has ended, another's says as much.
     ///
     /// # Errors
     /// ESRCH once it has been reaped; EIO if the text is not as expected.
     pub fn statm(&self) -> Result<Statm, Errno> {
         let mut buf = [0; 256];
-        Statm::parse(read(&self.statm, &mut buf)?).ok_or(Errno::IO)
+        let statm = Statm::parse(read(&self.statm, &mut buf)?).ok_or(Errno::IO)?;
+        match statm.resident {
+            0 => self.statm_of_a_thread().map_or(Ok(statm), Ok),
+            _ => Ok(statm),
+        }
+    }
+
+    fn statm_of_a_thread(&self) -> Option<Statm> {
+        let mut found = None;
+        numbers_in(format_args!("/proc/{}/task", self.pid), |thread| {
+            let path = Path::new(format_args!("/proc/{}/task/{thread}/statm", self.pid));
+            let mut buf = [0; 256];
+            let statm = path.open(OFlags::RDONLY).ok();
+            let statm = statm.and_then(|fd| Statm::parse(read(&fd, &mut buf).ok()?));
+            found = found.or(statm.filter(|statm| statm.resident > 0));
+        })
+        .ok()?;
+        // Opened by number: ours only if our process is still there.
+        self.stat().ok().and(found)
     }
 
     /// Whether it is, or can become again without executing another program, this user: that is among

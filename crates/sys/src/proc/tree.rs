@@ -96,8 +96,16 @@ fn children_of_thread(pid: u32, tid: u32, f: &mut impl FnMut(u32)) -> Result<(),
 ///
 /// # Errors
 /// Those of reading `/proc`.
-pub fn all(mut f: impl FnMut(u32)) -> Result<(), Errno> {
-    let dir = Path::new(format_args!("/proc")).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+pub fn all(f: impl FnMut(u32)) -> Result<(), Errno> {
+    numbers_in(format_args!("/proc"), f)
+}
+
+/// The entries of a directory that are numbers.
+pub(super) fn numbers_in(
+    directory: std::fmt::Arguments<'_>,
+    mut f: impl FnMut(u32),
+) -> Result<(), Errno> {
+    let dir = Path::new(directory).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut names = [std::mem::MaybeUninit::uninit(); 4096];
     let mut entries = rustix::fs::RawDir::new(&dir, &mut names);
     while let Some(entry) = entries.next() {

@@ -1,6 +1,10 @@
 //! Leaving a process behind that carries on with everything this one holds.
 
 use crate::Errno;
+use std::time::{Duration, Instant};
+
+/// How long a thread that has ended may be seen.
+const ON_THE_WAY: Duration = Duration::from_millis(500);
 
 /// Which of the two processes this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,9 +21,14 @@ pub enum Side {
 /// # Errors
 /// EBUSY with more than one thread; those of fork(2).
 pub fn split() -> Result<Side, Errno> {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    if threads != 1 {
-        return Err(Errno(libc::EBUSY));
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    // A thread that has been waited for is on its way out for a moment.
+    let until = Instant::now() + ON_THE_WAY;
+    while threads() != 1 {
+        if Instant::now() > until {
+            return Err(Errno(libc::EBUSY));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: this process has one thread, so the child's copy of every lock and every heap structure is
     // consistent. The child may go on as if nothing had happened.

@@ -78,7 +78,11 @@ impl Member {
                 // To a question of ours that was given up.
                 continue;
             }
-            return self.take(&named, fds);
+            let taken = self.take(&named, fds);
+            if taken.is_err() {
+                self.disown(named.iter().map(|(row, _)| *row));
+            }
+            return taken;
         }
         Err(JoinError::Protocol("no answer to the right question"))
     }
@@ -117,6 +121,16 @@ impl Member {
             held[row] = Some(leases);
         }
         Ok(devices)
+    }
+
+    /// The supervisor takes this process for one that holds these devices, and it does not.
+    fn disown(&self, rows: impl Iterator<Item = usize>) {
+        let held = self.held.lock();
+        let missing = rows.filter(|row| held[*row].is_none());
+        let missing = missing.fold(0, |rows, row| rows | 1 << row);
+        let slot = self.table.slot(self.slot());
+        slot.attached.fetch_and(!missing, SeqCst);
+        self.connection.send(&protocol::POKE_PACKET);
     }
 
     /// This process has nothing on the device any more and has closed its file.

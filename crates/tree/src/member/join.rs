@@ -11,8 +11,8 @@ use std::time::Duration;
 
 const ROOT: u32 = 0;
 
-/// How long to wait for the supervisor's answer. A forked child that gets none is ended, and on a machine with far
-/// too much work 10 s were too few, once.
+/// How long to wait for the supervisor's answer. A forked child, whose memory needs service, waits for as long as there
+/// is a supervisor: one that is stopped, as a shell's job is, goes on later.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a process could not join its tree. It can run unmanaged; its memory is then measured
@@ -75,13 +75,7 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
     let unknown = || JoinError::Control(control.to_owned());
     let name = ControlName::parse(control).ok_or_else(unknown)?;
     let address = protocol::address(control).ok_or_else(unknown)?;
-    let socket = net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(JoinError::Connect)?;
+    let socket = seqpacket().map_err(JoinError::Connect)?;
     retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
     let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
     // A program that began as root's may be another's by now.
@@ -100,7 +94,17 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
 
     #[cfg(debug_assertions)]
     crate::waits::wait_until_readable(socket.as_fd());
-    let (packet, fds) = protocol::receive(&socket)?;
+    let (packet, fds) = loop {
+        match protocol::receive(&socket) {
+            Err(Errno::AGAIN) if request.reserved.is_some() => {}
+            received => break received?,
+        }
+    };
+    if packet.is_empty() && request.reserved.is_some() {
+        // It refuses with a word. If it has ended, nobody listens any more.
+        let another = seqpacket().map_err(JoinError::Connect)?;
+        retry(|| net::connect(&another, &address)).map_err(JoinError::Connect)?;
+    }
     match JoinReply::decode(&packet) {
         Some(JoinReply::Welcome(slot)) => {
             let mut fds = fds.into_iter();
@@ -121,6 +125,11 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
         None => Err(JoinError::Protocol("an unknown packet")),
     }
+}
+
+fn seqpacket() -> Result<OwnedFd, Errno> {
+    let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    net::socket_with(unix, kind, SocketFlags::CLOEXEC, None)
 }
 
 fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

@@ -56,11 +56,28 @@ impl Ask {
     /// # Errors
     /// See [`AskError`].
     pub fn send(pid: u32, request: &Request) -> Result<Self, AskError> {
+        Self::send_on(|| find(pid), request)
+    }
+
+    /// The same to the supervisor that this process is or follows, whose `control_value` this is.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub fn send_to(control: &str, request: &Request) -> Result<Self, AskError> {
+        let pid = std::process::id();
+        let ours = || connect(control, &users_of(pid)).ok_or(AskError::NotManaged(pid));
+        Self::send_on(ours, request)
+    }
+
+    fn send_on(
+        connection: impl FnOnce() -> Result<OwnedFd, AskError>,
+        request: &Request,
+    ) -> Result<Self, AskError> {
         let packet = request.encode();
         if packet.len() > MAX_REQUEST {
             return Err(AskError::TooLong);
         }
-        let connection = find(pid)?;
+        let connection = connection()?;
         match net::send(&connection, &packet, SendFlags::NOSIGNAL) {
             // Refused already: the reason waits to be read.
             Ok(_) | Err(Errno::PIPE) => Ok(Self(connection)),

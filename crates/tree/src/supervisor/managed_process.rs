@@ -126,6 +126,17 @@ impl Helper {
         Ok(None)
     }
 
+    /// Whether there is a helper of this number; also where that cannot be told.
+    pub fn lives(pid: u32) -> bool {
+        match Self::simulated(pid) {
+            Ok(Some(helper)) => !helper.is_gone(),
+            _ => match open_pidfd(pid) {
+                Ok(pidfd) => !proc::has_ended(&pidfd),
+                Err(error) => error != Errno::SRCH,
+            },
+        }
+    }
+
     /// Whether every thread of it is gone.
     pub fn is_gone(&self) -> bool {
         #[cfg(debug_assertions)]

@@ -1,13 +1,14 @@
 //! Children that slots are reserved for, and that may not have joined yet.
 //!
 //! A reserved slot holds leases for a child that may not have joined yet. It is given up when the child is
-//! known to be dead or to have become another program. It is also given up when the parent has left, or has
+//! known to be dead or to have become another program, and the helper that it named is gone: that may be about to
+//! write to a device. It is also given up when the parent has left, or has
 //! forked (perhaps in vain), without naming the child, and no process can be the child. A process can be
 //! the child if it is not known otherwise and has the parent's image, as a forked child has whatever its
 //! pid is. Also it started after the slot was reserved, and is a child of the parent while that lives.
 
 use super::Supervisor;
-use super::managed_process::identify;
+use super::managed_process::{Helper, identify};
 use crate::table::{Named, SlotNumber, SlotState, StateWord};
 use ebb_sys::clock;
 use ebb_sys::proc::{self, Image, Process};
@@ -233,7 +234,22 @@ impl Supervisor {
         nameless.filter_map(|e| e.origin.image).collect()
     }
 
+    /// The child of a slot that is reserved, or whose process never reached us.
     pub(super) fn look_at_child(&mut self, slot: SlotNumber) -> Child {
+        match self.child_of(slot) {
+            Child::Gone if self.helper_lives(slot) => Child::Living,
+            child => child,
+        }
+    }
+
+    /// Whether the child's helper, which it named, is still there. We never heard of it, so it is no process of ours.
+    fn helper_lives(&self, slot: SlotNumber) -> bool {
+        let taken = self.table.state(slot).taken;
+        let named = self.table.slot(slot).helper(taken);
+        named.is_some_and(Helper::lives)
+    }
+
+    fn child_of(&mut self, slot: SlotNumber) -> Child {
         let Some(expected) = &mut self.pending_children[slot.index()] else {
             return Child::Unborn;
         };

@@ -1,0 +1,284 @@
+//! Signals pass between the program and its caller, and it has those that its caller gave it.
+
+use super::common::{cannot_page, ebb};
+use super::end_of;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn signals_reach_the_program() {
+    if cannot_page() {
+        return;
+    }
+    for (signal, name) in [(15, "TERM"), (2, "INT"), (1, "HUP"), (10, "USR1")] {
+        // The program counts them, so that one delivered twice shows.
+        let script = format!(
+            "n=0; trap 'n=$((n + 1))' {name}; echo ready; i=0; \
+             while [ $i -lt 8 ]; do sleep 0.05; i=$((i + 1)); done; exit $n"
+        );
+        // A shell does not trap what was ignored when it began, as in the background of a script.
+        let mut child = Command::new("env")
+            .arg("--default-signal")
+            .arg(ebb())
+            .args(["run", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let pid = child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([&format!("-{signal}"), &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        end_of(&mut child, Duration::from_secs(30));
+        assert_eq!(child.wait().unwrap().code(), Some(1), "SIG{name}");
+    }
+}
+
+#[test]
+fn a_program_that_does_not_handle_the_signal_dies_of_it() {
+    if cannot_page() {
+        return;
+    }
+    let mut command = Command::new(ebb());
+    command.args(["run", "sh", "-c", "echo ready; exec sleep 60"]);
+    let mut child = child_started(&mut command);
+    Command::new("kill")
+        .arg(child.id().to_string())
+        .status()
+        .unwrap();
+    end_of(&mut child, Duration::from_secs(30));
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+}
+
+fn child_started(command: &mut Command) -> Child {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    child
+}
+
+#[test]
+fn the_programs_signal_mask_is_its_own() {
+    if cannot_page() {
+        return;
+    }
+    // The real-time signals that the C library keeps for itself are not the program's matter.
+    let of_interest = |line: &str| {
+        let (name, mask) = line.split_once(':')?;
+        Some((
+            name.to_string(),
+            u64::from_str_radix(mask.trim(), 16).ok()? & 0x7fff_ffff,
+        ))
+    };
+    let masks = |wrap: bool| {
+        let mut command = Command::new(if wrap {
+            ebb().as_os_str()
+        } else {
+            "grep".as_ref()
+        });
+        if wrap {
+            command.args(["run", "grep"]);
+        }
+        command.args(["-E", "Sig(Blk|Ign)", "/proc/self/status"]);
+        let text = String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned();
+        text.lines().filter_map(of_interest).collect::<Vec<_>>()
+    };
+    assert_eq!(masks(true).len(), 2);
+    assert_eq!(masks(true), masks(false));
+}
+
+/// Those that end no program by default, those that nobody uses but by agreement, and the word that comes with one.
+#[test]
+fn signals_of_every_kind_reach_the_program() {
+    if cannot_page() {
+        return;
+    }
+    const SCRIPT: &str = "import signal, sys
+wanted = {signal.SIGWINCH, signal.SIGPWR, signal.SIGXCPU, signal.SIGCONT, signal.SIGRTMIN + 3}
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+print('ready', flush=True)
+got = {}
+while len(got) < len(wanted):
+    info = signal.sigtimedwait(wanted, 20)
+    if info is None: break
+    got[info.si_signo] = 1
+print(sorted(got))";
+    let mut command = Command::new(ebb());
+    command.args(["run", "python3", "-c", SCRIPT]);
+    let mut child = child_started(&mut command);
+    for signal in ["WINCH", "PWR", "XCPU", "CONT", "37"] {
+        kill(signal, child.id());
+    }
+    end_of(&mut child, Duration::from_secs(30));
+    let mut text = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text.trim(), "[18, 24, 28, 30, 37]");
+}
+
+#[test]
+fn a_stopped_program_goes_on_through_ebb() {
+    if cannot_page() {
+        return;
+    }
+    let mut command = Command::new(ebb());
+    command.args(["run", "sh", "-c", "echo $$; exec sleep 60"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    reader.read_line(&mut line).unwrap();
+    let program = line.trim();
+    let becomes = |wanted: &str| {
+        let start = Instant::now();
+        while state(program) != wanted {
+            let now = state(program);
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{now} and not {wanted}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    becomes("S");
+    kill("STOP", program.parse().unwrap());
+    becomes("T");
+    // With a terminal it is stopped, too, and goes on by this itself.
+    kill("CONT", child.id());
+    becomes("S");
+    kill("TERM", child.id());
+    end_of(&mut child, Duration::from_secs(30));
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+}
+
+/// The kernel tells the leader of the session of it, and nobody else: here that is `ebb`.
+#[test]
+fn a_terminal_that_is_gone_ends_the_program() {
+    if cannot_page() {
+        return;
+    }
+    const SCRIPT: &str = "import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], [sys.argv[1], 'run', 'sh', '-c', 'echo $$; exec sleep 60'])
+program = int(os.read(terminal, 100))
+os.close(terminal)
+print(program, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
+    let mut child = Command::new("python3")
+        .args(["-c", SCRIPT])
+        .arg(ebb())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    end_of(&mut child, Duration::from_secs(20));
+    let mut text = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    let (program, status) = text.trim().split_once(' ').unwrap();
+    assert_eq!(status, "129");
+    assert_eq!(state(program), "");
+}
+
+/// systemd has its services ignore SIGPIPE; Rust's runtime does so too, and gives programs the default.
+#[test]
+fn what_the_caller_ignores_is_ignored() {
+    if cannot_page() {
+        return;
+    }
+    const SCRIPT: &str = "import os, signal, sys
+signal.signal(signal.SIGPIPE, getattr(signal, sys.argv[1]))
+signal.signal(signal.SIGCHLD, getattr(signal, sys.argv[2]))
+os.execvp(sys.argv[3], sys.argv[3:])";
+    let ignored = |pipe: &str, child: &str, before: &[&str]| {
+        let mut command = Command::new("python3");
+        command.args(["-c", SCRIPT, pipe, child]).args(before);
+        command.args(["grep", "SigIgn", "/proc/self/status"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        // Whoever waits for children that are reaped unseen waits for ever.
+        end_of(&mut child, Duration::from_secs(30));
+        assert!(child.wait().unwrap().success());
+        let mut text = String::new();
+        child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        text
+    };
+    let ebb = ebb();
+    for pipe in ["SIG_IGN", "SIG_DFL"] {
+        for child in ["SIG_IGN", "SIG_DFL"] {
+            let alone = ignored(pipe, child, &[]);
+            let managed = ignored(pipe, child, &[ebb.to_str().unwrap(), "run"]);
+            assert_eq!(managed, alone, "{pipe} {child}");
+        }
+    }
+}
+
+/// What a hook starts can be ended by signals.
+#[test]
+fn the_hook_has_the_callers_signals() {
+    if cannot_page() {
+        return;
+    }
+    const SCRIPT: &str = "import os\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mask");
+    let hook = format!(
+        "grep SigBlk /proc/self/status > {0}.new; mv {0}.new {0}",
+        file.display()
+    );
+    let mut command = Command::new(ebb());
+    command.args([
+        "run",
+        "-m",
+        "40M",
+        "--swap",
+        "none",
+        "--on-exhausted",
+        &hook,
+    ]);
+    command.args(["python3", "-c", SCRIPT]);
+    command.output().unwrap();
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(start.elapsed() < Duration::from_secs(20), "no hook");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mask = fs::read_to_string(&file).unwrap();
+    let mask = u64::from_str_radix(mask.split_whitespace().last().unwrap(), 16).unwrap();
+    assert_eq!(mask & 0x7fff_ffff, 0);
+}
+
+fn kill(signal: &str, pid: u32) {
+    let killed = Command::new("kill")
+        .args([&format!("-{signal}"), &pid.to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+}
+
+/// The letter of a process's state; nothing once it is gone.
+fn state(pid: &str) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rsplit_once(") ").map_or("", |(_, after)| after);
+    after
+        .chars()
+        .take(1)
+        .filter(|state| *state != 'Z')
+        .collect()
+}
