@@ -523,3 +523,29 @@ fn memory_that_is_to_be_filled_at_once() {
     let managed = run(&["stack", "256"], 64 * MIB);
     managed.assert_close_to_budget(0, "a stack");
 }
+
+/// Where io_uring is refused nobody has looked at what the program gives with the call: nothing, here.
+#[test]
+fn a_look_for_io_uring_without_parameters() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("probed").as_os_str()]);
+    let free = free(&job, "probed");
+    let managed = Under::budget(64 * MIB).run(&job);
+    managed.assert_same(&free, "probed");
+}
+
+/// `/proc/PID/statm` then says that the process has nothing. No helper can be started there, so it is only measured.
+#[test]
+fn a_process_counts_though_its_first_thread_has_ended() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("first_leaves").as_os_str(), "40".as_ref()]);
+    let free = free(&job, "first_leaves");
+    let managed = Under::budget(96 * MIB).run(&job);
+    managed.assert_same(&free, "first_leaves");
+    let peak = managed.stats["peak_bytes"].as_u64();
+    assert!(peak.is_some_and(|peak| peak >= 36 * MIB), "{peak:?}");
+}

@@ -627,6 +627,97 @@ fn metrics_are_served_while_the_program_runs() {
     }
 }
 
+/// The program has ended, and left a process behind that is supervised.
+#[test]
+fn metrics_are_served_as_long_as_processes_live() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let address = format!("unix:{}", path.display());
+    let output = asked(&[
+        "run",
+        "-m",
+        "40M",
+        "--metrics",
+        &address,
+        "sh",
+        "-c",
+        "sleep 3 > /dev/null 2>&1 & exit 3",
+    ]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    let stream = UnixStream::connect(&path).expect("somebody listens");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    assert_has_metrics(&request(stream, "/metrics"));
+    let start = Instant::now();
+    while path.exists() {
+        assert!(start.elapsed() < Duration::from_secs(30), "the name stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A pager that is not looked at, or a terminal that is held: programs go on, and what was to be said is said later.
+#[test]
+fn nobody_has_to_read_what_is_said() {
+    if cannot_page() {
+        return;
+    }
+    // A program in a network namespace of its own is told of. A process that pages forks, which takes the supervisor's answer.
+    const SCRIPT: &str = "import os, subprocess
+kept = [os.urandom(32) * 128 for _ in range(96 * 256)]
+large = 'import time; large = bytearray(16 << 20); time.sleep(1)'
+subprocess.run(['unshare', '-rn', 'python3', '-c', large], check=True)
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        os._exit(len({page[0] for page in kept}) < 2)
+    assert os.waitpid(child, 0)[1] == 0
+print('done', flush=True)";
+    let (reader, writer) = std::io::pipe().unwrap();
+    let fill = Command::new("dd")
+        .args([
+            "if=/dev/zero",
+            "of=/proc/self/fd/1",
+            "bs=4096",
+            "oflag=nonblock",
+        ])
+        .stdout(writer.try_clone().unwrap())
+        .stderr(Stdio::null())
+        .status();
+    fill.unwrap();
+    let mut child = Command::new(ebb())
+        .args([
+            "run", "-m", "64M", "--swap", "none", "python3", "-c", SCRIPT,
+        ])
+        .stdout(Stdio::piped())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    let (sender, done) = std::sync::mpsc::channel();
+    let out = child.stdout.take().unwrap();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _ = BufReader::new(out).read_line(&mut line);
+        let _ = sender.send(line);
+    });
+    let line = done.recv_timeout(Duration::from_secs(30));
+    let pid = child.id().to_string();
+    if line.is_err() {
+        Command::new("kill").args(["-9", &pid]).status().unwrap();
+    }
+    assert_eq!(line.as_deref(), Ok("done\n"));
+    let mut said = Vec::new();
+    { reader }.read_to_end(&mut said).unwrap();
+    assert!(child.wait().unwrap().success());
+    let said = String::from_utf8_lossy(&said);
+    let said = said.trim_start_matches('\0');
+    assert!(said.contains("cannot be managed"), "{said}");
+}
+
 const HOLDS: &str = "import os
 kept = [os.urandom(64) * 64 for _ in range(64 * 256)]
 print(sum(page[0] for page in kept) > 0)";
