@@ -124,3 +124,41 @@ over.set()
     let python = tools::python().expect("python3");
     same(&python, &["-c", script]);
 }
+
+/// Of a process that asks not to be dumped (PR_SET_DUMPABLE) nothing tells whose memory a forked child has, where `ebb` is
+/// not privileged, as in a container.
+#[test]
+fn children_of_a_process_that_is_not_to_be_dumped() {
+    if cannot_page() {
+        return;
+    }
+    const SCRIPT: &str = "import ctypes, os
+kept = [os.urandom(32) * 128 for _ in range(96 * 256)]
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        os._exit(len({page[0] for page in kept}) < 2)
+    assert os.waitpid(child, 0)[1] == 0
+print(len(kept))";
+    let privileges: &[&str] = match ebb_harness::is_root() {
+        true => &[
+            "setpriv",
+            "--bounding-set=-sys_ptrace",
+            "--inh-caps=-sys_ptrace",
+        ],
+        // What an ordinary user may not open is in LIMITATIONS.
+        false => return println!("skipped: only root's children are served so"),
+    };
+    let output = std::process::Command::new(privileges[0])
+        .args(&privileges[1..])
+        .arg(common::ebb())
+        .args([
+            "run", "-m", "64M", "--swap", "none", "python3", "-c", SCRIPT,
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!((&output.stdout[..], &*said), (&b"24576\n"[..], ""));
+}

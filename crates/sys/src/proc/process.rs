@@ -138,12 +138,26 @@ impl Process {
     /// # Errors
     /// ESRCH if it is gone, EIO on unexpected text.
     pub fn has_user(&self, user: u32) -> Result<bool, Errno> {
+        Ok(self.users()?.contains(&u64::from(user)))
+    }
+
+    /// Whether both are one user and no other, and cannot become another.
+    pub fn is_of_one_user_with(&self, other: &Self) -> bool {
+        let one = |process: &Self| {
+            let [real, effective, saved] = process.users().ok()?;
+            (real == effective && real == saved).then_some(real)
+        };
+        one(self).is_some_and(|user| one(other) == Some(user))
+    }
+
+    /// Its real, effective and saved user.
+    fn users(&self) -> Result<[u64; 3], Errno> {
         let fd = Path::new(format_args!("/proc/{}/status", self.pid)).open(OFlags::RDONLY)?;
         let mut buf = [0; 2048];
         let users = users(read(&fd, &mut buf)?).ok_or(Errno::IO)?;
         // Opened by number: ours only if our process is still there.
         self.stat()?;
-        Ok(users.contains(&u64::from(user)))
+        Ok(users)
     }
 
     /// Its `smaps_rollup`: the kernel walks every page table of the process, about 100 ns a

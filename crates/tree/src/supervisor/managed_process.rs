@@ -69,8 +69,9 @@ impl From<Errno> for Unknown {
 }
 
 impl Joining {
-    /// The process at the other end of a connection: process `peer`, or the program whose helper it is.
-    pub fn of(peer: u32, program: Option<&OwnedFd>) -> Result<Self, Unknown> {
+    /// The process at the other end of a connection: process `peer`, or the program whose helper it is. For a forked
+    /// child a slot is `reserved`.
+    pub fn of(peer: u32, program: Option<&OwnedFd>, reserved: bool) -> Result<Self, Unknown> {
         let Some(program) = program else {
             let (process, pidfd, image) = identify(peer)?;
             return Ok(Self {
@@ -87,8 +88,13 @@ impl Joining {
         if proc::pidfd_target(program.as_fd())?.pid != process.pid() {
             return Err(Errno::SRCH.into());
         }
-        let one = proc::share_memory(peer, process.pid())
-            .unwrap_or_else(|| image.is_some() && served == image);
+        // Nothing tells of memory that is not to be dumped (PR_SET_DUMPABLE), where this process is not privileged. A
+        // member of the same user could do as much to it without us.
+        let untold = reserved && !image.is_some() && !served.is_some();
+        let one = proc::share_memory(peer, process.pid()).unwrap_or_else(|| match untold {
+            true => process.is_of_one_user_with(&serving),
+            false => image.is_some() && served == image,
+        });
         if !one || serving.pid() == process.pid() {
             let pid = process.pid();
             return Err(Unknown::Because(format!(

@@ -66,6 +66,8 @@ pub(super) struct Measurements {
     next_walk: Option<Instant>,
     /// The processor time of the last walk.
     walk_cost: Duration,
+    /// Pages of forks that the last tick saw for the first time.
+    forked: i64,
     /// The time after which the last tick wanted the next one.
     pace: Duration,
     pub sharing: Sharing,
@@ -152,7 +154,10 @@ impl Supervisor {
             }
         }
         self.measure();
-        self.table.forked.fetch_sub(forked, SeqCst);
+        // What was seen at the tick before has been measured: a fork takes its time until there is a child.
+        let seen = std::mem::replace(&mut self.measurements.forked, 0);
+        let left = self.table.end_forked(seen);
+        self.measurements.forked = forked.saturating_sub(seen).clamp(0, left);
         self.correct_credit();
         let suspected = self.measurements.sharing.suspected();
         self.table.suspected.store(suspected.unwrap_or(-1), SeqCst);
@@ -297,6 +302,7 @@ impl Supervisor {
     fn measure(&mut self) {
         let anonymous = |process: &Process| process.statm().map(|s| s.anonymous() as i64);
         let mut measured = Vec::new();
+        let mut joined = Vec::new();
         for (n, word) in self.table.taken() {
             let Some(member) = &self.members[n.index()] else {
                 continue;
@@ -304,16 +310,10 @@ impl Supervisor {
             if word.state != SlotState::Joined {
                 continue;
             }
-            let slot = self.table.slot(n);
             // Dying or dead: its end will be noticed soon.
             let pages = anonymous(&member.process).unwrap_or(0);
-            slot.measured.store(pages, SeqCst);
-            // It may have begun to charge for itself while it was measured.
-            if self.table.state(n).state == SlotState::Paging {
-                slot.measured.store(0, SeqCst);
-                continue;
-            }
             measured.push((&member.process, pages));
+            joined.push((n, pages));
         }
         // Our own memory is part of the price.
         let mut others = self
@@ -332,10 +332,20 @@ impl Supervisor {
         });
         measured.extend(unmanaged.values().map(|s| (&s.process, s.pages)));
         let mut sharing = std::mem::take(&mut self.measurements.sharing);
-        let overlap = self.overlap(&measured, others, &mut sharing);
+        let sum = joined.iter().map(|(_, pages)| pages).sum();
+        let overlap = self.overlap(&measured, (sum, others), &mut sharing);
         self.measurements.sharing = sharing;
         self.measurements.unmanaged = unmanaged;
         self.table.overlap.store(overlap, SeqCst);
+        // Together with the limit: growth that was allowed is none any more once it is measured.
+        for (n, pages) in joined {
+            let slot = self.table.slot(n);
+            slot.measured.store(pages, SeqCst);
+            // It may have begun to charge for itself meanwhile.
+            if self.table.state(n).state == SlotState::Paging {
+                slot.measured.store(0, SeqCst);
+            }
+        }
         self.write_limit(others - overlap);
     }
 

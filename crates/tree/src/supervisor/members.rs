@@ -56,17 +56,22 @@ impl Supervisor {
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
-        let joining = Joining::of(peer, program).map_err(|why| match why {
-            Unknown::Exhausted => {
-                self.warn_exhausted(peer);
-                NO_DESCRIPTORS.into()
-            }
-            Unknown::Because(why) => why,
-        })?;
+        let joining =
+            Joining::of(peer, program, hello.reserved.is_some()).map_err(|why| match why {
+                Unknown::Exhausted => {
+                    self.warn_exhausted(peer);
+                    NO_DESCRIPTORS.into()
+                }
+                Unknown::Because(why) => why,
+            })?;
         self.admit(&joining, hello.reserved, (kind, uid))?;
         let pid = joining.process.pid();
         self.replace_former(pid, joining.image)?;
         let slot = self.slot_for(&joining, hello.reserved)?;
+        let image = match joining.image.is_some() {
+            true => joining.image,
+            false => self.origin_of(slot).unwrap_or_default(),
+        };
         let watched = epoll::add(
             &self.epoll,
             &joining.pidfd,
@@ -89,7 +94,7 @@ impl Supervisor {
             name: proc::name(pid),
             connection: None,
             pidfd: joining.pidfd,
-            image: joining.image,
+            image,
             helper: joining.helper,
             foreign: hello.pid != pid,
             userfaultfd: None,
@@ -158,6 +163,12 @@ impl Supervisor {
         Ok(slot)
     }
 
+    /// The image of the parent of the child that a slot is reserved for, if it is known.
+    fn origin_of(&self, slot: SlotNumber) -> Option<Image> {
+        let expected = self.pending_children[slot.index()].as_ref();
+        expected.and_then(|e| e.origin.image)
+    }
+
     /// The slot that the peer's parent reserved for it.
     fn claim(&mut self, slot: SlotNumber, image: Image) -> Result<SlotNumber, String> {
         let taken = self.members[slot.index()].is_some();
@@ -165,9 +176,8 @@ impl Supervisor {
             return Err(format!("slot {slot} is not reserved for it"));
         }
         self.track_child(slot);
-        let expected = self.pending_children[slot.index()]
-            .as_ref()
-            .and_then(|e| e.origin.image);
+        // Where the image is not shown its user is the parent's.
+        let expected = self.origin_of(slot).filter(|_| image.is_some());
         if expected.is_some_and(|expected| expected != image) {
             return Err(format!("slot {slot} is reserved for another program"));
         }

@@ -83,20 +83,15 @@ impl Sharing {
 
 impl Supervisor {
     /// Pages counted more than once in `measured`, as far as it matters: zero while
-    /// everything fits without looking. `others` is what is used besides members.
+    /// everything fits without looking. Members that do not page have `joined` pages, and `others` are used besides
+    /// members.
     pub(super) fn overlap(
         &self,
         measured: &[(&Process, i64)],
-        others: i64,
+        (joined, others): (i64, i64),
         state: &mut Sharing,
     ) -> i64 {
         let budget = self.table.budget.load(SeqCst);
-        let joined: i64 = self
-            .table
-            .taken()
-            .filter(|(_, word)| word.state == SlotState::Joined)
-            .map(|(n, _)| self.table.slot(n).measured.load(SeqCst))
-            .sum();
         let charged = self.table.charged.0.load(SeqCst);
         let near = start_threshold(budget) - budget / 8;
         let used = others + joined + charged;
