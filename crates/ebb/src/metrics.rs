@@ -190,6 +190,7 @@ impl Listener {
             control: control.to_owned(),
             ends: Arc::new(AtomicBool::new(false)),
             thread: None,
+            left: false,
         };
         serving.again()?;
         Ok(serving)
@@ -238,6 +239,8 @@ pub struct Serving {
     control: String,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// Flag: another process has it.
+    left: bool,
 }
 
 impl Serving {
@@ -269,9 +272,18 @@ impl Serving {
         Ok(())
     }
 
-    /// Removes a socket's name.
-    pub fn remove(&self) {
-        if let Listener::Unix(_, path) = &*self.listener {
+    /// A copy of this process serves from now on.
+    pub fn leave(&mut self) {
+        self.left = true;
+    }
+}
+
+/// The name of a socket goes with it.
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = &*self.listener
+            && !self.left
+        {
             let _ = fs::remove_file(path);
         }
     }

@@ -2,12 +2,12 @@
 
 use crate::cli::RunArgs;
 use crate::library::Library;
-use crate::metrics::Listener;
+use crate::metrics::{Listener, Serving};
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::progress::Progress;
 use crate::stats::{self, StatsFile};
 use crate::system_kills::SystemKills;
-use crate::wait::{self, Running};
+use crate::wait::{self, End, Running};
 use crate::wrap::Wrap;
 use crate::{FAILED, defaults, doctor, exhausted, say, setup, summary};
 use anyhow::{Context, Result, bail};
@@ -82,7 +82,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     setup.notices = Some(notices);
     let mut supervisor = Supervisor::new(setup)?;
     let serve = |listener: Listener| listener.serve(supervisor.control_value());
-    let mut serving = metrics.map(serve).transpose()?;
+    let serving = metrics.map(serve).transpose()?;
     let mut command = command(&args, &program, &library);
     command.env(CONTROL, supervisor.control_value());
     for device in pending_header {
@@ -98,15 +98,9 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     // The program has started, so it does not inherit this.
     ebb_sys::thread::prompt();
     companion.begun();
-    let mut warned = program.kind != Kind::Managed;
-    let end = running
-        .wait(&mut supervisor, |tree| {
-            warned = warned || report_unmanaged(tree);
-            say::kept();
-        })
-        .context("lost sight of the program")?;
+    let managed = program.kind == Kind::Managed;
+    let end = until_end(&mut running, &mut supervisor, managed)?;
     let ran = start.elapsed();
-    say::rest();
     if let Some(told) = kills.told() {
         let _ = writeln!(std::io::stderr(), "ebb: {told}");
     }
@@ -127,41 +121,52 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     let stats = supervisor.stats();
     summarize(&args, &stats);
     companion.ended(&stats, ran);
-    // Only a process of one thread can be split.
-    let mut turn = || drop(supervisor.turn());
-    companion.stop(&mut turn);
-    if let Some(serving) = &mut serving {
-        serving.stop(&mut turn);
-    }
-    let side = match supervisor.has_processes() {
-        true => side_of_split(),
-        false => Side::Foreground,
-    };
-    if side == Side::Background {
-        if let Some(serving) = &mut serving {
-            serving.again()?;
-        }
-        stay_behind(&mut supervisor, &running)?;
-        report(&supervisor);
-    }
-    if let Some(serving) = serving
-        && (side == Side::Background || !supervisor.has_processes())
-    {
-        serving.remove();
-    }
+    companion.stop(&mut || drop(supervisor.turn()));
+    leave_processes(&mut supervisor, &running, serving, &mut report)?;
     Ok(end.status().into())
 }
 
-/// Splits this process; the one in front, if it cannot be split.
-fn side_of_split() -> Side {
-    daemon::split().unwrap_or_else(|error| {
-        let _ = writeln!(
-            std::io::stderr(),
-            "ebb: processes are left behind, and nobody supervises them from now on ({error}): no program that they \
-             start is managed; end them"
-        );
-        Side::Foreground
-    })
+/// Supervises until the program has ended, and says then what was kept.
+fn until_end(running: &mut Running, supervisor: &mut Supervisor, managed: bool) -> Result<End> {
+    let mut warned = !managed;
+    let end = running.wait(supervisor, |tree| {
+        warned = warned || report_unmanaged(tree);
+        say::kept();
+    });
+    say::rest();
+    end.context("lost sight of the program")
+}
+
+/// Where the program has left processes, a copy of this one supervises them, and goes on `serving`.
+fn leave_processes(
+    supervisor: &mut Supervisor,
+    running: &Running,
+    mut serving: Option<Serving>,
+    report: &mut dyn FnMut(&Supervisor),
+) -> Result<()> {
+    // Only a process of one thread can be split.
+    if let Some(serving) = &mut serving {
+        serving.stop(&mut || drop(supervisor.turn()));
+    }
+    if !supervisor.has_processes() {
+        return Ok(());
+    }
+    match daemon::split() {
+        Ok(Side::Background) => {
+            serving.as_mut().map_or(Ok(()), Serving::again)?;
+            stay_behind(supervisor, running)?;
+            report(supervisor);
+        }
+        Ok(Side::Foreground) => serving.iter_mut().for_each(Serving::leave),
+        Err(error) => {
+            let _ = writeln!(
+                std::io::stderr(),
+                "ebb: processes are left behind, and nobody supervises them from now on ({error}): no program that \
+                 they start is managed; end them"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The program's command, as it was given.

@@ -233,11 +233,6 @@ impl<K: Kernel> Pager<K> {
             Ok(readied) => readied,
             Err(error) => return (Err(error), None),
         };
-        if range.is_some_and(|r| r.attributes.locked) && bytes > old_len {
-            // Else the kernel fills what comes, which waits for service, while the lock is held. Locked it stays, and
-            // what comes is filled when it is touched.
-            let _ = self.kernel.mlock(old, old_len, ON_FAULT);
-        }
         let marked = range.is_some_and(|r| r.attributes.registered);
         if marked && let Err(e) = self.set_apart(old, old_len) {
             self.join_again(old, old_len);
@@ -297,6 +292,11 @@ impl<K: Kernel> Pager<K> {
         }
         if range.is_some() && source.0 + bytes < source.1 {
             state = self.before_drop(state, source.0 + bytes, source.1)?;
+        }
+        let len = source.1 - source.0;
+        if range.is_some_and(|r| r.attributes.locked) && bytes > len {
+            // Else the kernel fills what comes, and waits for service that waits for the lock. It stays locked.
+            let _ = self.kernel.mlock(source.0, len, ON_FAULT);
         }
         Ok((state, range))
     }
