@@ -1,7 +1,7 @@
 //! Lines for the user while programs run: on standard error, by the thread that supervises them.
 //!
-//! Nobody may read there for a while: the pipe to a pager is full, a terminal is held (Ctrl-S). Whoever waited for that
-//! would supervise nobody meanwhile. So a line is kept until there is room, and written then, the oldest first.
+//! Nobody may read there for a while: the pipe to a pager is full, a terminal is held (Ctrl-S). A supervisor that waits for
+//! that supervises nobody. So a line is kept until there is room, and written then, the oldest first.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;

@@ -147,7 +147,7 @@ print(len(kept))";
             "--bounding-set=-sys_ptrace",
             "--inh-caps=-sys_ptrace",
         ],
-        // What an ordinary user may not open is in LIMITATIONS.
+        // LIMITATIONS says why an ordinary user's are not.
         false => return println!("skipped: only root's children are served so"),
     };
     let output = std::process::Command::new(privileges[0])

@@ -208,7 +208,7 @@ os.execvp(sys.argv[3], sys.argv[3:])";
         command.args(["-c", SCRIPT, pipe, child]).args(before);
         command.args(["grep", "SigIgn", "/proc/self/status"]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        // Whoever waits for children that are reaped unseen waits for ever.
+        // An `ebb` that waits for a child that was reaped unseen waits for ever.
         end_of(&mut child, Duration::from_secs(30));
         assert!(child.wait().unwrap().success());
         let mut text = String::new();
@@ -230,7 +230,7 @@ os.execvp(sys.argv[3], sys.argv[3:])";
     }
 }
 
-/// What a hook starts can be ended by signals.
+/// Programs that a hook starts can be ended by signals.
 #[test]
 fn the_hook_has_the_callers_signals() {
     if cannot_page() {

@@ -235,7 +235,7 @@ fn a_unit_of_which_half_may_only_be_read_leaves_whole() {
     machine.check();
 }
 
-/// Whose turn it was before the keeper had registered it anew has one again.
+/// A unit whose turn it was before the keeper had registered it anew has one again.
 #[test]
 fn what_was_looked_at_while_it_moved_leaves_later() {
     let mut machine = Machine::new(1024);

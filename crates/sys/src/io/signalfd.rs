@@ -83,13 +83,13 @@ impl Signals {
         })
     }
 
-    /// What the process had before.
+    /// The signals as they were before.
     pub fn inherited(&self) -> Inherited {
         self.before
     }
 }
 
-/// Signals that are a process's own matter: it caused them, they cannot be caught, or they tell of its children and
+/// Signals that are a process's own matter: its own faults, those that cannot be caught, news of its children and of
 /// its place among the jobs of a terminal.
 const OWN: [i32; 14] = [
     libc::SIGKILL,
@@ -110,7 +110,7 @@ const OWN: [i32; 14] = [
 
 /// All other signals: those that a process that stands for another passes on.
 pub fn passed_on() -> impl Iterator<Item = i32> {
-    // What the C library keeps for itself lies between.
+    // Between them are those that the C library keeps for itself.
     let plain = (1..libc::SIGSYS).filter(|signal| !OWN.contains(signal));
     plain.chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
 }

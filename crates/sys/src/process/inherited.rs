@@ -1,8 +1,8 @@
-//! What this process was started with and changes for itself: its signal mask, and which signals it ignores. Programs
-//! that it starts are to have what it had.
+//! The signal mask that this process was started with, and the signals that it ignored. It changes both for itself;
+//! programs that it starts are to have them as they were.
 //!
-//! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. So what there was is noted earlier, among
-//! what the C library runs before `main`.
+//! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. So a function that the C library calls
+//! earlier notes it.
 
 use std::io;
 use std::mem::MaybeUninit;

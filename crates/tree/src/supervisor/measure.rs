@@ -154,7 +154,7 @@ impl Supervisor {
             }
         }
         self.measure();
-        // What was seen at the tick before has been measured: a fork takes its time until there is a child.
+        // Forks seen at the tick before have been measured: it takes a while until there is a child.
         let seen = std::mem::replace(&mut self.measurements.forked, 0);
         let left = self.table.end_forked(seen);
         self.measurements.forked = forked.saturating_sub(seen).clamp(0, left);

@@ -1,11 +1,11 @@
 //! Children that slots are reserved for, and that may not have joined yet.
 //!
-//! A reserved slot holds leases for a child that may not have joined yet. It is given up when the child is
-//! known to be dead or to have become another program, and the helper that it named is gone: that may be about to
-//! write to a device. It is also given up when the parent has left, or has
-//! forked (perhaps in vain), without naming the child, and no process can be the child. A process can be
-//! the child if it is not known otherwise and has the parent's image, as a forked child has whatever its
-//! pid is. Also it started after the slot was reserved, and is a child of the parent while that lives.
+//! A reserved slot holds leases for a child that may not have joined yet. It is given up when the child is known to be
+//! dead or to have become another program. The helper that the child named has to be gone then: it may be about to
+//! write to a device. It is also given up when the parent has left, or has forked (perhaps in vain), without naming the
+//! child, and no process can be the child. A process can be the child if it is not known otherwise and has the parent's
+//! image, as a forked child has whatever its pid is. Also it started after the slot was reserved, and is a child of the
+//! parent while that lives.
 
 use super::Supervisor;
 use super::managed_process::{Helper, identify};
