@@ -14,17 +14,19 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The figures, for the library that writes the format.
 #[derive(Debug)]
@@ -197,39 +199,55 @@ impl Listener {
     }
 
     fn answer_until(&self, ends: &AtomicBool, control: &str) {
-        const PATIENCE: Option<Duration> = Some(Duration::from_secs(2));
-        loop {
+        const LOOK: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 50_000_000,
+        };
+        while !ends.load(SeqCst) {
+            let listener = match self {
+                Self::Tcp(listener) => listener.as_fd(),
+                Self::Unix(listener, _) => listener.as_fd(),
+            };
+            let mut fds = [PollFd::from_borrowed_fd(listener, PollFlags::IN)];
+            if !matches!(poll(&mut fds, Some(&LOOK)), Ok(1)) {
+                continue;
+            }
             // A scraper that breaks off is its own matter.
-            match self {
-                Self::Tcp(listener) => {
-                    if let Ok((stream, _)) = listener.accept() {
-                        let _ = stream
-                            .set_read_timeout(PATIENCE)
-                            .and(stream.set_write_timeout(PATIENCE));
-                        let _ = answer(&stream, &stream, control);
-                    }
-                }
-                Self::Unix(listener, _) => {
-                    if let Ok((stream, _)) = listener.accept() {
-                        let _ = stream
-                            .set_read_timeout(PATIENCE)
-                            .and(stream.set_write_timeout(PATIENCE));
-                        let _ = answer(&stream, &stream, control);
-                    }
-                }
-            }
-            if ends.load(SeqCst) {
-                return;
-            }
+            let _ = match self {
+                Self::Tcp(listener) => listener.accept().map(|(stream, _)| {
+                    let limits = (
+                        stream.set_read_timeout(LIMIT),
+                        stream.set_write_timeout(LIMIT),
+                    );
+                    drop((limits, answer(&stream, &stream, control)));
+                }),
+                Self::Unix(listener, _) => listener.accept().map(|(stream, _)| {
+                    let limits = (
+                        stream.set_read_timeout(LIMIT),
+                        stream.set_write_timeout(LIMIT),
+                    );
+                    drop((limits, answer(&stream, &stream, control)));
+                }),
+            };
         }
     }
+}
 
-    /// Wakes the thread that waits for scrapers.
-    fn wake(&self) {
-        let _ = match self {
-            Self::Tcp(listener) => listener.local_addr().map(|at| drop(TcpStream::connect(at))),
-            Self::Unix(_, path) => UnixStream::connect(path).map(drop),
-        };
+/// For one read, and for one write.
+const LIMIT: Option<Duration> = Some(Duration::from_secs(2));
+
+/// A request that has to come in the time that one read may take.
+struct Hurried<R> {
+    from: R,
+    until: Instant,
+}
+
+impl<R: Read> Read for Hurried<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match Instant::now() < self.until {
+            true => self.from.read(into),
+            false => Err(ErrorKind::TimedOut.into()),
+        }
     }
 }
 
@@ -250,7 +268,6 @@ impl Serving {
             return;
         };
         self.ends.store(true, SeqCst);
-        self.listener.wake();
         while !thread.is_finished() {
             turn();
             std::thread::sleep(Duration::from_millis(1));
@@ -292,7 +309,8 @@ impl Drop for Serving {
 /// Answers one request of HTTP.
 fn answer(from: impl Read, mut to: impl Write, control: &str) -> Result<()> {
     const MOST: u64 = 8 << 10;
-    let mut lines = BufReader::new(from.take(MOST)).lines();
+    let until = Instant::now() + LIMIT.unwrap_or_default();
+    let mut lines = BufReader::new(Hurried { from, until }.take(MOST)).lines();
     let request = lines.next().context("nothing was asked")??;
     // Its headers say nothing that matters here.
     for line in lines {

@@ -116,7 +116,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     // Some of a dead program's messages may still be on their way.
     supervisor.turn()?;
     await_helpers(&mut supervisor)?;
-    say::rest();
+    say::kept();
     report(&supervisor);
     let stats = supervisor.stats();
     summarize(&args, &stats);
@@ -126,14 +126,14 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     Ok(end.status().into())
 }
 
-/// Supervises until the program has ended, and says then what was kept.
+/// Supervises until the program has ended.
 fn until_end(running: &mut Running, supervisor: &mut Supervisor, managed: bool) -> Result<End> {
     let mut warned = !managed;
     let end = running.wait(supervisor, |tree| {
         warned = warned || report_unmanaged(tree);
         say::kept();
     });
-    say::rest();
+    say::kept();
     end.context("lost sight of the program")
 }
 
@@ -144,20 +144,26 @@ fn leave_processes(
     mut serving: Option<Serving>,
     report: &mut dyn FnMut(&Supervisor),
 ) -> Result<()> {
+    if !supervisor.has_processes() {
+        say::rest();
+        return Ok(());
+    }
     // Only a process of one thread can be split.
     if let Some(serving) = &mut serving {
         serving.stop(&mut || drop(supervisor.turn()));
     }
-    if !supervisor.has_processes() {
-        return Ok(());
-    }
     match daemon::split() {
         Ok(Side::Background) => {
-            serving.as_mut().map_or(Ok(()), Serving::again)?;
+            if let Some(Err(error)) = serving.as_mut().map(Serving::again) {
+                say::line(&format!("ebb: {error:#}"));
+            }
             stay_behind(supervisor, running)?;
             report(supervisor);
         }
-        Ok(Side::Foreground) => serving.iter_mut().for_each(Serving::leave),
+        Ok(Side::Foreground) => {
+            serving.iter_mut().for_each(Serving::leave);
+            say::rest();
+        }
         Err(error) => {
             let _ = writeln!(
                 std::io::stderr(),

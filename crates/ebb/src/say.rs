@@ -4,15 +4,21 @@
 //! that supervises nobody. So a line is kept until there is room, and written then, the oldest first.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use std::collections::VecDeque;
-use std::io::{Write, stderr};
-use std::sync::{Mutex, PoisonError};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write, stderr};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Lines that are kept. Of more the newest are lost.
 const MOST: usize = 100;
 /// Bytes that go into a pipe or to a terminal that says it has room.
 const AT_ONCE: usize = 512;
 
+const OURS: &str = "/proc/self/fd/2";
+
+static IMPATIENT: OnceLock<Option<File>> = OnceLock::new();
 static KEPT: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
 
 /// Writes a line, or keeps it.
@@ -21,34 +27,63 @@ pub fn line(text: &str) {
     if kept.len() < MOST {
         kept.push_back(format!("{text}\n").into_bytes());
     }
-    write_out(&mut kept, has_room);
+    write_out(&mut kept, write_if_room);
 }
 
 /// Writes what was kept, as far as there is room.
 pub fn kept() {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    write_out(&mut kept, has_room);
+    write_out(&mut kept, write_if_room);
 }
 
 /// Writes all that was kept: nobody is supervised any more.
 pub fn rest() {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    write_out(&mut kept, || true);
+    write_out(&mut kept, write_now);
 }
 
-fn write_out(kept: &mut VecDeque<Vec<u8>>, mut room: impl FnMut() -> bool) {
+fn write_out(kept: &mut VecDeque<Vec<u8>>, write: impl Fn(&[u8]) -> bool) {
     while let Some(line) = kept.front_mut() {
-        if !room() {
+        let part = AT_ONCE.min(line.len());
+        if !write(&line[..part]) {
             return;
         }
-        let part = AT_ONCE.min(line.len());
-        // Perhaps nobody reads this any more.
-        let _ = stderr().write_all(&line[..part]);
         line.drain(..part);
         if line.is_empty() {
             kept.pop_front();
         }
     }
+}
+
+/// Writes, waiting for room. Perhaps nobody reads this any more.
+fn write_now(part: &[u8]) -> bool {
+    let _ = stderr().write_all(part);
+    true
+}
+
+/// Writes, if there is room.
+fn write_if_room(part: &[u8]) -> bool {
+    match IMPATIENT.get_or_init(impatient) {
+        // Parts are small enough to go whole, or not.
+        Some(file) => {
+            let written = (&mut &*file).write(part);
+            !written.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        }
+        None => has_room() && write_now(part),
+    }
+}
+
+/// Standard error as a pipe or terminal that never has its writer wait. The same file opened anew: the program has the
+/// other, and others may write to both, so that room seen is not room had.
+fn impatient() -> Option<File> {
+    let kind = fs::metadata(OURS).ok()?.file_type();
+    if !kind.is_fifo() && !kind.is_char_device() {
+        return None;
+    }
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = File::options();
+    options.write(true).custom_flags(flags.bits() as i32);
+    options.open(OURS).ok()
 }
 
 /// Also where that is an error: the write finds it out.

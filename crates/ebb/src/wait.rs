@@ -15,7 +15,9 @@ use crate::wrap::Wrap;
 use ebb_sys::signalfd::{self, Received, Signals};
 use ebb_tree::{ANY_CHILD, Supervisor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, getsid, kill_process, wait};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpgid, getpgrp, getpid, getsid, kill_process, wait,
+};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
@@ -62,10 +64,6 @@ pub fn prepare() -> io::Result<Signals> {
 /// A terminal that is gone sends these, one after the other.
 fn is_hang_up(signal: i32) -> bool {
     [libc::SIGHUP, libc::SIGCONT].contains(&signal)
-}
-
-fn leads_session() -> bool {
-    getsid(None) == Ok(getpid())
 }
 
 impl Running {
@@ -157,7 +155,7 @@ impl Running {
             return;
         }
         // A wrapped program is in no foreground group: terminal keys do not reach it.
-        let ours_alone = || self.wrap.is_some() || is_hang_up(signal) && leads_session();
+        let ours_alone = || self.wrap.is_some() || is_hang_up(signal) && self.is_told_alone();
         if !received.from_kernel || ours_alone() {
             self.forward(received);
         }
@@ -176,6 +174,11 @@ impl Running {
                 ending::send_all(supervisor, Signal::CONT);
             }
         }
+    }
+
+    /// Whether the kernel tells this process of a hang-up, and not the program.
+    fn is_told_alone(&self) -> bool {
+        getsid(None) == Ok(getpid()) || getpgid(Some(self.pid)) != Ok(getpgrp())
     }
 
     fn forward(&self, received: Received) {

@@ -170,7 +170,13 @@ impl DeviceSet {
             let there = |a: &&Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
             let rows = inner.attached.iter().filter(there);
             let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
-            let given = member.attach(rows).map_err(|e| e.to_string())?;
+            // As for the answer before: a supervisor that is stopped goes on later.
+            let given = loop {
+                match member.attach(rows) {
+                    Err(error) if error.is_late() => {}
+                    given => break given.map_err(|e| e.to_string())?,
+                }
+            };
             Ok(given.into_iter().map(|d| (d.serial, d.fd)).collect())
         })
     }

@@ -64,8 +64,18 @@ impl Signals {
         Ok(Self { fd, before })
     }
 
-    /// The next pending signal, if any; never waits.
+    /// The next pending signal, if any; never waits. Those that this process brought upon itself (SIGXFSZ) are none.
     pub fn take(&self) -> Option<Received> {
+        loop {
+            let (received, sender) = self.read()?;
+            if sender != std::process::id() {
+                return Some(received);
+            }
+        }
+    }
+
+    /// A signal, and the process that sent it.
+    fn read(&self) -> Option<(Received, u32)> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: the buffer is `size` bytes long; a full read initialises all of it, and
@@ -76,11 +86,12 @@ impl Signals {
             }
             info.assume_init()
         };
-        Some(Received {
+        let received = Received {
             signal: info.ssi_signo as i32,
             from_kernel: info.ssi_code == libc::SI_KERNEL,
             value: (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_ptr),
-        })
+        };
+        Some((received, info.ssi_pid))
     }
 
     /// The signals as they were before.

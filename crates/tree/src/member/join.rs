@@ -39,6 +39,15 @@ pub enum JoinError {
     Map(Errno),
 }
 
+const LATE: &str = "no answer in time";
+
+impl JoinError {
+    /// Whether the supervisor has not answered yet, and may be asked again.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Protocol(LATE))
+    }
+}
+
 /// The supervisor's welcome.
 pub struct Welcome {
     pub connection: OwnedFd,
@@ -144,7 +153,7 @@ fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 impl From<Errno> for JoinError {
     fn from(errno: Errno) -> Self {
         match errno {
-            Errno::AGAIN => JoinError::Protocol("no answer in time"),
+            Errno::AGAIN => JoinError::Protocol(LATE),
             errno => JoinError::Connect(errno),
         }
     }

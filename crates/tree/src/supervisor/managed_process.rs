@@ -138,7 +138,7 @@ impl Helper {
             Ok(Some(helper)) => !helper.is_gone(),
             _ => match open_pidfd(pid) {
                 Ok(pidfd) => !proc::has_ended(&pidfd),
-                Err(error) => error != Errno::SRCH,
+                Err(error) => matches!(error, Errno::MFILE | Errno::NFILE),
             },
         }
     }

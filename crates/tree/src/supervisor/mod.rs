@@ -450,9 +450,16 @@ impl Supervisor {
         }
     }
 
-    /// Every process of the tree at this moment, those that serve others among them.
+    /// Every process of the tree at this moment, those that serve others among them. A member that has ended is none,
+    /// though its helper is at work yet: its number may be a stranger's.
     pub fn processes(&self) -> Vec<u32> {
-        let known = self.by_pid.keys().chain(self.helpers.keys()).copied();
+        let lives = |slot: &SlotNumber| {
+            let member = self.members[slot.index()].as_ref();
+            member.is_some_and(|member| !proc::has_ended(&member.pidfd))
+        };
+        let members = self.by_pid.iter().filter(|(_, slot)| lives(slot));
+        let known = members.map(|(pid, _)| pid).chain(self.helpers.keys());
+        let known = known.copied();
         descendants::descendants(known.chain(self.measurements.unmanaged()), self.guard.pid())
     }
 

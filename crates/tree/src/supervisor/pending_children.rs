@@ -242,8 +242,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether the child's helper, which it named, is still there. We never heard of it, so it is no process of ours.
+    /// Whether the child's helper, which it named, is still there. We never heard of it, so it is no process of ours. In a
+    /// tree of several PID namespaces the number may be a stranger's.
     fn helper_lives(&self, slot: SlotNumber) -> bool {
+        if self.table.is_mixed() {
+            return false;
+        }
         let taken = self.table.state(slot).taken;
         let named = self.table.slot(slot).helper(taken);
         named.is_some_and(Helper::lives)

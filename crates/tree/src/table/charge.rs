@@ -87,20 +87,16 @@ impl Table {
         let room = self.budget.load(Relaxed).saturating_sub(self.in_use());
         let up_to = has.saturating_add(more.min(LET_GROW));
         let own = up_to.saturating_sub(self.slot(me).measured.load(SeqCst));
-        // First, so that of several that ask at a time none misses the others; all may be refused, and ask again.
-        let slot = self.slot(me);
-        let before = slot.let_grow.swap(up_to, SeqCst);
-        let before_ns = slot.let_grow_ns.swap(now, SeqCst);
         let others = self
             .taken()
             .filter(|(n, word)| *n != me && word.state == SlotState::Joined)
             .map(|(n, _)| self.slot(n).let_grow(now));
         let all = others.fold(own.max(0), i64::saturating_add);
         if all > room {
-            slot.let_grow.store(before, SeqCst);
-            slot.let_grow_ns.store(before_ns, SeqCst);
             return false;
         }
+        self.slot(me).let_grow.store(up_to, SeqCst);
+        self.slot(me).let_grow_ns.store(now, SeqCst);
         true
     }
 
