@@ -3,7 +3,7 @@
 mod common;
 
 use common::tree::{BUDGET, Tree};
-use common::{cannot_page, ebb, lacks};
+use common::{alone, cannot_page, ebb, lacks};
 use ebb_harness::job::Job;
 use ebb_harness::workloads::{Scale, Workload};
 use ebb_harness::{MIB, tools};
@@ -66,6 +66,7 @@ fn predicted_times_hold() {
     if cannot_page() || common::not_built_for_speed() {
         return;
     }
+    let _alone = alone();
     let heap = [
         tools::project()
             .join("bench/python_heap.py")
@@ -110,6 +111,7 @@ fn the_report_says_what_a_program_has_and_touches() {
     if cannot_page() || lacks("python3") {
         return;
     }
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (file, plot) = (dir.path().join("report"), dir.path().join("plot.svg"));
     // 240 MiB, of which it goes on using 60.
@@ -172,6 +174,7 @@ fn a_tree_that_runs_is_looked_at() {
     if cannot_page() {
         return;
     }
+    let _alone = alone();
     let tree = Tree::start(BUDGET, &["a"], "fork");
     let said = size(&["--interval", "20ms", &tree.pid]);
     tree.stop(2);
