@@ -6,7 +6,7 @@ pub mod tree;
 
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
-use ebb_harness::{LASTING_SLACK, LASTING_SLACK_OF_PROCESS, MIB, SLACK, tested, tools, workloads};
+use ebb_harness::{LASTING_SLACK, MIB, SLACK, tested, tools, workloads};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -237,11 +237,11 @@ impl Managed {
 
     /// It stayed within its budget, and did page: else the test would show nothing.
     pub fn assert_paged_within_budget(&self, what: &str) {
-        self.assert_processes_paged_within_budget(0, what);
+        self.assert_paged_within(0, what);
     }
 
-    /// The same of so many processes at a time. Each may have allocated a little since it was measured.
-    pub fn assert_processes_paged_within_budget(&self, processes: u64, what: &str) {
+    /// The same, where so many bytes more may last.
+    pub fn assert_paged_within(&self, more: u64, what: &str) {
         let peak = self.stats["peak_bytes"]
             .as_u64()
             .unwrap_or_else(|| panic!("no peak in {}", self.stats));
@@ -256,7 +256,7 @@ impl Managed {
         // The kernel's count knows nothing of charges and credits.
         let lasting = self.run.lasting;
         assert!(
-            lasting <= self.budget + LASTING_SLACK + processes * LASTING_SLACK_OF_PROCESS,
+            lasting <= self.budget + LASTING_SLACK + more,
             "{what} has memory that is charged to nobody: {} MiB",
             lasting / MIB
         );
