@@ -156,11 +156,11 @@ fn the_report_says_what_a_program_has_and_touches() {
         .map(|window| window["seconds"].as_f64().unwrap())
         .collect();
     assert!(windows.starts_with(&[0.05, 0.5]), "{report}");
-    let least = touched
-        .iter()
-        .map(|window| window["bytes"].as_u64().unwrap())
-        .min();
-    assert!(least.unwrap() > 10 * MIB, "{report}");
+    // The first window sees the interpreter start, if it gets a processor at all.
+    let bytes = |window: &Value| window["bytes"].as_u64().unwrap();
+    assert!(bytes(&touched[0]) > 0, "{report}");
+    let mut others = touched[1..].iter().map(bytes);
+    assert!(others.all(|bytes| bytes > 10 * MIB), "{report}");
     let plot = fs::read_to_string(plot).unwrap();
     assert!(
         plot.starts_with("<svg") && plot.ends_with("</svg>\n") && plot.contains("<polyline"),
