@@ -15,8 +15,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SocketFlags, accept_with};
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -213,22 +215,12 @@ impl Listener {
                 continue;
             }
             // A scraper that breaks off is its own matter.
-            let _ = match self {
-                Self::Tcp(listener) => listener.accept().map(|(stream, _)| {
-                    let limits = (
-                        stream.set_read_timeout(LIMIT),
-                        stream.set_write_timeout(LIMIT),
-                    );
-                    drop((limits, answer(&stream, &stream, control)));
-                }),
-                Self::Unix(listener, _) => listener.accept().map(|(stream, _)| {
-                    let limits = (
-                        stream.set_read_timeout(LIMIT),
-                        stream.set_write_timeout(LIMIT),
-                    );
-                    drop((limits, answer(&stream, &stream, control)));
-                }),
-            };
+            if let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) {
+                let _ = [Timeout::Recv, Timeout::Send]
+                    .map(|which| set_socket_timeout(&socket, which, LIMIT));
+                let stream = File::from(socket);
+                let _ = answer(&stream, &stream, control);
+            }
         }
     }
 }

@@ -42,13 +42,15 @@ pub fn rest() {
     write_out(&mut kept, write_now);
 }
 
-fn write_out(kept: &mut VecDeque<Vec<u8>>, write: impl Fn(&[u8]) -> bool) {
+/// Until `write` takes nothing more; it says how many bytes it took.
+fn write_out(kept: &mut VecDeque<Vec<u8>>, write: impl Fn(&[u8]) -> usize) {
     while let Some(line) = kept.front_mut() {
         let part = AT_ONCE.min(line.len());
-        if !write(&line[..part]) {
+        let written = write(&line[..part]);
+        if written == 0 {
             return;
         }
-        line.drain(..part);
+        line.drain(..written);
         if line.is_empty() {
             kept.pop_front();
         }
@@ -56,20 +58,20 @@ fn write_out(kept: &mut VecDeque<Vec<u8>>, write: impl Fn(&[u8]) -> bool) {
 }
 
 /// Writes, waiting for room. Perhaps nobody reads this any more.
-fn write_now(part: &[u8]) -> bool {
+fn write_now(part: &[u8]) -> usize {
     let _ = stderr().write_all(part);
-    true
+    part.len()
 }
 
-/// Writes, if there is room.
-fn write_if_room(part: &[u8]) -> bool {
+/// Writes what there is room for.
+fn write_if_room(part: &[u8]) -> usize {
     match IMPATIENT.get_or_init(impatient) {
-        // Parts are small enough to go whole, or not.
-        Some(file) => {
-            let written = (&mut &*file).write(part);
-            !written.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
-        }
-        None => has_room() && write_now(part),
+        Some(file) => match (&mut &*file).write(part) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            written => written.unwrap_or(part.len()),
+        },
+        None if has_room() => write_now(part),
+        None => 0,
     }
 }
 

@@ -12,30 +12,18 @@ fn signals_reach_the_program() {
     if cannot_page() {
         return;
     }
-    for (signal, name) in [(15, "TERM"), (2, "INT"), (1, "HUP"), (10, "USR1")] {
+    for name in ["TERM", "INT", "HUP", "USR1"] {
         // The program counts them, so that one delivered twice shows.
         let script = format!(
             "n=0; trap 'n=$((n + 1))' {name}; echo ready; i=0; \
              while [ $i -lt 8 ]; do sleep 0.05; i=$((i + 1)); done; exit $n"
         );
         // A shell does not trap what was ignored when it began, as in the background of a script.
-        let mut child = Command::new("env")
-            .arg("--default-signal")
-            .arg(ebb())
-            .args(["run", "sh", "-c", &script])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut ready = [0; 6];
-        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
-        let pid = child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([&format!("-{signal}"), &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        let mut command = Command::new("env");
+        command.arg("--default-signal").arg(ebb());
+        command.args(["run", "sh", "-c", &script]);
+        let mut child = child_started(&mut command);
+        kill(name, child.id());
         end_of(&mut child, Duration::from_secs(30));
         assert_eq!(child.wait().unwrap().code(), Some(1), "SIG{name}");
     }
@@ -49,10 +37,7 @@ fn a_program_that_does_not_handle_the_signal_dies_of_it() {
     let mut command = Command::new(ebb());
     command.args(["run", "sh", "-c", "echo ready; exec sleep 60"]);
     let mut child = child_started(&mut command);
-    Command::new("kill")
-        .arg(child.id().to_string())
-        .status()
-        .unwrap();
+    kill("TERM", child.id());
     end_of(&mut child, Duration::from_secs(30));
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
@@ -117,13 +102,7 @@ print(sorted(got))";
         kill(signal, child.id());
     }
     end_of(&mut child, Duration::from_secs(30));
-    let mut text = String::new();
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
+    let text = output_of(&mut child);
     assert_eq!(text.trim(), "[18, 24, 28, 30, 37]");
 }
 
@@ -181,13 +160,7 @@ print(program, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
         .spawn()
         .unwrap();
     end_of(&mut child, Duration::from_secs(20));
-    let mut text = String::new();
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
+    let text = output_of(&mut child);
     let (program, status) = text.trim().split_once(' ').unwrap();
     assert_eq!(status, "129");
     assert_eq!(state(program), "");
@@ -211,14 +184,7 @@ os.execvp(sys.argv[3], sys.argv[3:])";
         // An `ebb` that waits for a child that was reaped unseen waits for ever.
         end_of(&mut child, Duration::from_secs(30));
         assert!(child.wait().unwrap().success());
-        let mut text = String::new();
-        child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
-        text
+        output_of(&mut child)
     };
     let ebb = ebb();
     for pipe in ["SIG_IGN", "SIG_DFL"] {
@@ -263,6 +229,14 @@ fn the_hook_has_the_callers_signals() {
     let mask = fs::read_to_string(&file).unwrap();
     let mask = u64::from_str_radix(mask.split_whitespace().last().unwrap(), 16).unwrap();
     assert_eq!(mask & 0x7fff_ffff, 0);
+}
+
+/// All that it writes.
+fn output_of(child: &mut Child) -> String {
+    let mut text = String::new();
+    let mut output = child.stdout.take().unwrap();
+    output.read_to_string(&mut text).unwrap();
+    text
 }
 
 fn kill(signal: &str, pid: u32) {

@@ -19,6 +19,7 @@ const FILL: usize = 64 << 10;
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const NEVER: i32 =
     libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
+
 /// Whether all of it is to be there when the call returns.
 fn fills(flags: i32) -> bool {
     flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE
@@ -304,10 +305,11 @@ impl<K: Kernel> Pager<K> {
         while addr < old && addr != 0 {
             state = self.before_drop(state, page_up(addr), old)?;
             // While the lock was free another thread may have moved it.
-            match std::mem::replace(&mut old, self.known_break()) {
-                before if before == old => break,
-                _ => {}
+            let now = self.known_break();
+            if now == old {
+                break;
             }
+            old = now;
         }
         // SAFETY: the caller answers for the system call.
         let now = unsafe { self.kernel.brk(addr) };

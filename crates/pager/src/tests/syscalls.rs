@@ -79,6 +79,16 @@ fn pages_follow_memory_that_is_moved() {
     machine.check();
 }
 
+/// Leaves memory as `mremap` does until the keeper's turn.
+fn unregister(machine: &Machine, start: usize, end: usize) {
+    machine.kernel.tables(|tables| {
+        let moved = tables.mappings.range_mut(start..end);
+        moved.for_each(|(_, mapping)| mapping.registered = false);
+    });
+    let mut state = machine.process.lock();
+    state.ranges.change(start, end, |a| a.registered = false);
+}
+
 #[test]
 fn a_fault_from_before_memory_moved_there_waits_for_its_registration() {
     let mut machine = Machine::new(1024);
@@ -87,14 +97,7 @@ fn a_fault_from_before_memory_moved_there_waits_for_its_registration() {
     assert!(matches!(machine.page(start), Page::Swapped(_)));
     let (end, before) = (start + UNIT * PAGE, machine.kernel.touch(2, start, None));
     assert_eq!(before, Err(Stop::Waits));
-    // As `mremap` leaves it until the keeper's turn.
-    machine.kernel.tables(|tables| {
-        let moved = tables.mappings.range_mut(start..end);
-        moved.for_each(|(_, mapping)| mapping.registered = false);
-    });
-    let mut state = machine.process.lock();
-    state.ranges.change(start, end, |a| a.registered = false);
-    drop(state);
+    unregister(&machine, start, end);
     machine.serve();
     machine.process.register_new();
     machine.read_all();
@@ -243,15 +246,7 @@ fn what_was_looked_at_while_it_moved_leaves_later() {
     for i in 0..UNIT {
         machine.write(start + i * PAGE, 1);
     }
-    // As `mremap` leaves it until the keeper's turn.
-    let end = start + UNIT * PAGE;
-    machine.kernel.tables(|tables| {
-        let moved = tables.mappings.range_mut(start..end);
-        moved.for_each(|(_, mapping)| mapping.registered = false);
-    });
-    let mut state = machine.process.lock();
-    state.ranges.change(start, end, |a| a.registered = false);
-    drop(state);
+    unregister(&machine, start, start + UNIT * PAGE);
     machine.reclaim(64);
     assert_eq!(machine.present(start, UNIT), UNIT);
     machine.process.register_new();

@@ -5,7 +5,7 @@ use crate::table::SlotNumber;
 use ebb_sys::paging::MemoryDescriptors;
 use ebb_sys::{peer, proc};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::net::{self, SocketFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
     let unknown = || JoinError::Control(control.to_owned());
     let name = ControlName::parse(control).ok_or_else(unknown)?;
     let address = protocol::address(control).ok_or_else(unknown)?;
-    let socket = seqpacket().map_err(JoinError::Connect)?;
+    let socket = protocol::open(SocketFlags::empty()).map_err(JoinError::Connect)?;
     retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
     let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
     // A program that began as root's may be another's by now.
@@ -111,7 +111,7 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
     };
     if packet.is_empty() && request.reserved.is_some() {
         // It refuses with a word. If it has ended, nobody listens any more.
-        let another = seqpacket().map_err(JoinError::Connect)?;
+        let another = protocol::open(SocketFlags::empty()).map_err(JoinError::Connect)?;
         retry(|| net::connect(&another, &address)).map_err(JoinError::Connect)?;
     }
     match JoinReply::decode(&packet) {
@@ -134,11 +134,6 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
         None => Err(JoinError::Protocol("an unknown packet")),
     }
-}
-
-fn seqpacket() -> Result<OwnedFd, Errno> {
-    let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    net::socket_with(unix, kind, SocketFlags::CLOEXEC, None)
 }
 
 fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

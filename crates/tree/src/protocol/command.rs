@@ -11,7 +11,7 @@ use super::{CONTROL_PREFIX, ControlName, MAX_REQUEST, Reply, Request, address};
 use ebb_sys::peer;
 use ebb_sys::proc::Process;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{self, SendFlags, SocketFlags};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -171,8 +171,7 @@ fn users_of(pid: u32) -> Vec<u32> {
 }
 
 fn connect(name: &str, users: &[u32]) -> Option<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+    let socket = super::open(SocketFlags::empty()).ok()?;
     net::connect(&socket, &address(name)?).ok()?;
     let peer = peer::of(socket.as_fd()).ok()?;
     let name = ControlName::parse(name)?;

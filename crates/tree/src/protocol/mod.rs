@@ -27,7 +27,7 @@ mod wire;
 pub use command::{Ask, AskError, trees};
 pub(crate) use name::{CONTROL_PREFIX, ControlName, address};
 pub use request::{LimitChange, Reply, Request};
-pub(crate) use socket::{MAX_PACKET, MAX_REQUEST, receive, receive_up_to, send};
+pub(crate) use socket::{MAX_PACKET, MAX_REQUEST, open, receive, receive_up_to, send};
 pub use wire::HelperExit;
 pub(crate) use wire::{
     Hello, JoinReply, MemberPacket, POKE_PACKET, USERFAULTFD_PACKET, ask, decode_devices, devices,

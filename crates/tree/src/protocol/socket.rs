@@ -2,7 +2,7 @@
 
 use crate::MAX_DEVICES;
 use rustix::io::Errno;
-use rustix::net::{self, RecvFlags};
+use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +15,15 @@ pub const MAX_REQUEST: usize = 16 << 10;
 pub const MAX_REPLY: usize = 64 << 10;
 /// The most descriptors of a packet.
 pub const MAX_FDS: usize = 2 * MAX_DEVICES;
+
+/// A socket of packets, close-on-exec.
+///
+/// # Errors
+/// Those of socket(2).
+pub fn open(more: SocketFlags) -> Result<OwnedFd, Errno> {
+    let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    net::socket_with(unix, packets, SocketFlags::CLOEXEC | more, None)
+}
 
 /// Receives one packet of a member or for one, and the descriptors with it, close-on-exec. An empty
 /// one: the end.

@@ -60,7 +60,7 @@ use pending_children::PendingChild;
 use pressure::TreePressure;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::net::{self, SocketFlags};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 pub use stats::{CellShown, FaultsShown, MemberShown, MoreShown, PoolShown, StatsShown};
 use std::collections::HashMap;
@@ -459,8 +459,8 @@ impl Supervisor {
         };
         let members = self.by_pid.iter().filter(|(_, slot)| lives(slot));
         let known = members.map(|(pid, _)| pid).chain(self.helpers.keys());
-        let known = known.copied();
-        descendants::descendants(known.chain(self.measurements.unmanaged()), self.guard.pid())
+        let known = known.copied().chain(self.measurements.unmanaged());
+        descendants::descendants(known, self.guard.pid())
     }
 
     /// Members and reserved slots at this moment.
@@ -591,12 +591,7 @@ fn listen() -> Result<(String, OwnedFd), Errno> {
         random: u64::from_ne_bytes(random),
     };
     let control = control.to_string();
-    let socket = net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
+    let socket = protocol::open(SocketFlags::NONBLOCK)?;
     net::bind(&socket, &protocol::address(&control).ok_or(Errno::INVAL)?)?;
     net::listen(&socket, MAX_MEMBERS as i32)?;
     Ok((control, socket))
