@@ -156,6 +156,8 @@ pub struct Swap {
     others_load_ns: AtomicU64,
     /// Flag: what has to go to devices does so in the background ([`Swap::set_patient`]).
     patient: AtomicBool,
+    /// Flag: new pages go past the pool ([`Swap::set_direct`]).
+    direct: AtomicBool,
     /// The time when a store that the pool refused last used a device.
     last_refused_ns: AtomicU64,
     /// See [`Swap::file_limited`].
@@ -217,6 +219,7 @@ impl Swap {
             last_load_ns: AtomicU64::new(0),
             others_load_ns: AtomicU64::new(0),
             patient: AtomicBool::new(false),
+            direct: AtomicBool::new(false),
             last_refused_ns: AtomicU64::new(0),
             file_limit: AtomicU8::new(device_io::NOT_MET),
             staging_bytes: AtomicUsize::new(0),
@@ -361,6 +364,17 @@ impl Swap {
     /// room left elsewhere.
     pub fn set_patient(&self, yes: bool) {
         self.patient.store(yes, Relaxed);
+    }
+
+    /// Whether new pages go past the pool, to devices. Where these are full the pool takes pages again.
+    pub fn set_direct(&self, yes: bool) {
+        self.direct.store(yes, Relaxed);
+    }
+
+    /// Whether new pages go to the pool first.
+    pub fn uses_pool(&self) -> bool {
+        let may = self.config.codec != CodecKind::None && !self.direct.load(Relaxed);
+        may || !self.has_devices()
     }
 
     /// Sets the pool's limit in bytes, and the percentage of it that the shrinker works down to. The

@@ -199,7 +199,7 @@ impl Swap {
         words: &mut [EntryWord],
     ) -> Result<(), StoreError> {
         words.fill(EntryWord::FREE);
-        let uses_pool = self.config.codec != CodecKind::None || !self.has_devices();
+        let uses_pool = self.uses_pool();
         let (mut refused, mut room_tries) = (!uses_pool, ROOM_TRIES);
         let (mut same, mut poor) = (0, 0);
         let mut left = PageList::new();
@@ -242,6 +242,8 @@ impl Swap {
         let without = self.leave_to_devices(storing, pages, entries, left.as_slice(), words);
         storing.refused.in_full += without;
         if without > 0 {
+            // The next try has the pool's room.
+            self.set_direct(false);
             Err(StoreError::Full)
         } else {
             Ok(())

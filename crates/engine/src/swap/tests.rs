@@ -340,6 +340,31 @@ fn small(codec: CodecKind) -> Config {
     }
 }
 
+/// Where the pool is to have nothing, and takes pages again once devices are full.
+#[test]
+fn pages_go_past_the_pool_as_long_as_devices_have_room() {
+    let rig = rig_of(small(CodecKind::Lz4), &[1]);
+    let (swap, cpu, group) = (&rig.swap, Cpu(0), GroupId(0));
+    swap.set_direct(true);
+    assert!(!swap.uses_pool());
+    let mut entries = Vec::new();
+    for i in 0..CLUSTER_SLOTS as u32 {
+        entries.push(swap.store(cpu, group, &[&page(i, 64)]).unwrap());
+    }
+    assert_eq!(rig.counters.zswpout.get(), 0);
+    let more = page(CLUSTER_SLOTS as u32, 64);
+    assert_eq!(swap.store(cpu, group, &[&more]), Err(StoreError::Full));
+    assert!(swap.uses_pool());
+    entries.push(swap.store(cpu, group, &[&more]).unwrap());
+    assert_eq!(rig.counters.zswpout.get(), 1);
+    swap.check();
+    let mut back = [0; PAGE_SIZE];
+    for (i, entry) in (0..).zip(entries) {
+        swap.load(cpu, entry, &mut back, false).unwrap();
+        assert_eq!(back, page(i, 64));
+    }
+}
+
 /// A pool frozen with a hole beside every page that is left: those pages.
 fn frozen_with_holes(swap: &Swap, store: impl Fn() -> EntryId) -> Vec<EntryId> {
     let entries: Vec<EntryId> = (0..20).map(|_| store()).collect();

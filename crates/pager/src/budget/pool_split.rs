@@ -13,6 +13,9 @@
 //! pool(x) = (pool_frames - x) * density
 //! ```
 //!
+//! Both costs have an allowance for what no clock of a fault sees. Each page that left by the pool has paid for its
+//! compression too. So the share may go down to nothing: then pages go past the pool, unless devices are full.
+//!
 //! For negative `x` nothing is known of the pages that would be missed then; as many for each frame
 //! are assumed as come back at once now. Where the pool is well below its limit there is no such
 //! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the
@@ -29,11 +32,11 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Ranks told apart, in steps.
-const RANKS: usize = 128;
+const RANKS: usize = 256;
 /// Steps that make as many pages as are resident.
-const SET: usize = 8;
+const SET: usize = 16;
 /// The smallest and the largest share of the budget for the pool, in parts of `WHOLE`.
-const SHARES: std::ops::RangeInclusive<usize> = 1..=13;
+const SHARES: std::ops::RangeInclusive<usize> = 0..=13;
 /// The first: what the pool can hold needs no device.
 const FIRST: usize = *SHARES.end();
 const WHOLE: usize = 16;
@@ -43,6 +46,11 @@ const WRITTEN: u64 = 8;
 const WORTH: u64 = 5;
 /// The highest price of a frame: a disk that turns has others, and ages tell no more.
 const MOST_PRICE: u64 = 64;
+/// What a fault costs beside the time that it takes by the clock, in ns: ways into the kernel, threads that take turns,
+/// cold caches.
+const AROUND_NS: u64 = 8_000;
+/// What the way out through the pool costs, in percent of a fault from there: it compresses. A share of nothing spares it.
+const THROUGH: u64 = 30;
 /// Faults from which something can be learned.
 const ENOUGH: u32 = 256;
 
@@ -91,6 +99,8 @@ impl Costs {
             (&self.pool, ns)
         };
         let old = mean.load(Relaxed);
+        // A mean of 64 would follow the few that waited for something else.
+        let ns = ns.min(2 * old);
         mean.store(old - old / 64 + ns / 64, Relaxed);
     }
 }
@@ -126,11 +136,29 @@ impl PoolSplit {
         self.seen += 1;
     }
 
+    /// Whether the pool is to have nothing: pages go past it.
+    pub fn is_none(&self) -> bool {
+        self.share == 0
+    }
+
     /// The pool's part, in pages: of the tree's `budget` until something was learned, then of what this process has
     /// `charged`.
     pub fn limit(&self, budget: usize, charged: usize) -> usize {
         let whole = if self.is_learned { charged } else { budget };
         whole * self.share / WHOLE
+    }
+
+    /// Faults of pages of a rank below this one: a step that the line cuts counts in part.
+    fn below(&self, rank: u64, resident: u64) -> u64 {
+        const PARTS: u64 = 16;
+        let at = (rank * SET as u64 * PARTS / resident).min(RANKS as u64 * PARTS);
+        let (steps, part) = ((at / PARTS) as usize, at % PARTS);
+        let whole: u64 = self.ranks[..steps].iter().map(|n| u64::from(*n)).sum();
+        whole
+            + self
+                .ranks
+                .get(steps)
+                .map_or(0, |n| u64::from(*n) * part / PARTS)
     }
 
     /// Older faults count half from now on.
@@ -154,8 +182,10 @@ impl PoolSplit {
         if self.seen < ENOUGH || resident < SET {
             return false;
         }
-        let near = costs.pool.load(Relaxed);
+        let near = costs.pool.load(Relaxed) + AROUND_NS;
         let far = near + costs.more.load(Relaxed);
+        let through = near * THROUGH / 100;
+        let all = self.ranks.iter().map(|n| u64::from(*n)).sum::<u64>();
         let grows = pool * 8 >= budget * self.share / WHOLE * 7;
         let cost = |share: usize| {
             let limit = budget * share / WHOLE;
@@ -163,19 +193,13 @@ impl PoolSplit {
                 x if x < 0 && !grows => 0,
                 x => x,
             };
-            // In steps: what is resident is SET of them.
-            let steps = |pages: i64| pages * SET as i64 / resident as i64;
-            let hit = steps(x).max(0) as usize;
             let holds = (pool as i64 - x).max(0) * density as i64 / 16;
-            let in_pool = steps(x + holds).max(0) as usize;
-            let count = |from: usize, to: usize| -> u64 {
-                self.ranks[from.min(RANKS)..to.min(RANKS).max(from.min(RANKS))]
-                    .iter()
-                    .map(|n| u64::from(*n))
-                    .sum()
-            };
-            let missed = steps(-x).max(0) as u64 * u64::from(self.ranks[0].max(self.ranks[1]));
-            near * (count(hit, in_pool) + missed) + far * count(in_pool.max(hit), RANKS)
+            let below = |pages: i64| self.below(pages.max(0) as u64, resident as u64);
+            let (hit, in_pool) = (below(x), below(x + holds).max(below(x)));
+            let steps = (-x).max(0) as u64 * SET as u64 / resident as u64;
+            let missed = steps * u64::from(self.ranks[0].max(self.ranks[1]));
+            let way = if share == 0 { 0 } else { through };
+            (near + way) * (in_pool - hit + missed) + (far + way) * (all - in_pool)
         };
         let now = cost(self.share);
         // The nearest of those that cost the same.
@@ -222,12 +246,13 @@ mod tests {
     /// The share that it comes to when ranks come from `rank`, for 8000 resident pages and a pool of
     /// as many frames, two pages in each.
     fn settles(rank: impl Fn(usize, usize) -> usize) -> usize {
-        settles_with(32, rank)
+        settles_with(FIRST, 32, rank)
     }
 
-    /// The same with so many sixteenths of a page in each frame.
-    fn settles_with(density: usize, rank: impl Fn(usize, usize) -> usize) -> usize {
+    /// The same from this share on, with so many sixteenths of a page in each frame.
+    fn settles_with(share: usize, density: usize, rank: impl Fn(usize, usize) -> usize) -> usize {
         let (mut split, costs, budget) = (PoolSplit::new(), Costs::new(), 16_000);
+        split.share = share;
         let mut random = Random::new(1);
         for _ in 0..400 {
             let pool = split.limit(budget, budget);
@@ -258,6 +283,17 @@ mod tests {
         assert!(share <= 5, "{share}/16 for the pool");
     }
 
+    /// What is missing comes back at once: a pool would take the room that spares it.
+    #[test]
+    fn a_working_set_that_just_fits_has_no_pool() {
+        let missing = |resident: usize| 15_500usize.saturating_sub(resident);
+        let rank = |x: usize, resident: usize| match missing(resident) {
+            0 => 0,
+            missing => 1 + x % missing,
+        };
+        assert_eq!(settles_with(4, 32, rank), 0);
+    }
+
     #[test]
     fn a_working_set_far_larger_than_memory_goes_to_the_pool() {
         let share = settles(|x, resident| 1 + x % (60_000 - resident));
@@ -268,7 +304,7 @@ mod tests {
     #[test]
     fn a_pool_is_worth_what_its_frames_hold() {
         let rank = |x: usize, resident: usize| 1 + x % (30_000 - resident);
-        let [poor, rich] = [16, 32].map(|density| settles_with(density, rank));
+        let [poor, rich] = [16, 32].map(|density| settles_with(FIRST, density, rank));
         assert!(poor < rich, "{poor} and {rich} sixteenths");
     }
 

@@ -281,6 +281,9 @@ impl<K: Kernel> FaultService<K> {
     /// would stay small once it is.
     fn pool_span(&self, state: &State) -> usize {
         const DENSITY: usize = 2;
+        if !self.swap.uses_pool() {
+            return 0;
+        }
         let pool = DENSITY * self.swap.pool_max() as usize / PAGE_SIZE;
         usize::from(RESIDENT_SET) * (1 + pool / state.pages.map().resident().max(1))
     }
@@ -289,7 +292,8 @@ impl<K: Kernel> FaultService<K> {
     /// transfer can, and all of it goes to the pool when it is evicted. One page for each fault, the pool would be
     /// full only when as many have come back.
     fn fills_pool(&self, state: &State) -> bool {
-        state.pool_split.is_learned() && self.swap.pool_bytes() < self.swap.pool_max() / 4 * 3
+        let learned = state.pool_split.is_learned() && !state.pool_split.is_none();
+        learned && self.swap.pool_bytes() < self.swap.pool_max() / 4 * 3
     }
 
     /// The page's data is lost: touching it is fatal from now on, and says why. Where the keys are wiped the program is

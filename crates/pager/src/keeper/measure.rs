@@ -19,12 +19,16 @@ impl<K: Kernel> Keeper<K> {
                  now on, compressed; a block device for --swap has no such limit",
             );
         }
-        let elsewhere =
-            self.swap_space.devices.stays(self.member) && self.swap_space.may_write(self.member);
+        let devices = &self.swap_space.devices;
+        let elsewhere = devices.stays(self.member)
+            && self.swap_space.may_write(self.member)
+            && devices.devices.has_room();
         self.swap_space.devices.choose_waiting(self.member);
         let mut limit = budget;
+        let mut direct = false;
         if elsewhere {
             self.adjust_pool_split(state);
+            direct = state.pool_split.is_none();
             // With what is free: what the pool gives up would else lower its limit further.
             let free = self.member.limit().saturating_sub(self.member.charged()) as usize;
             let charged = state.charge.charged().max(0) as usize + free;
@@ -36,6 +40,7 @@ impl<K: Kernel> Keeper<K> {
             let own = charged.min(budget).saturating_sub(shared);
             limit = (shared + state.pool_split.limit(budget, own)).min(budget);
         }
+        self.swap.set_direct(direct);
         self.swap
             .set_pages(self.swap.entries() + state.pages.map().resident());
         self.tell_pool(state);
