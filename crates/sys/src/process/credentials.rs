@@ -19,7 +19,7 @@
 use crate::Errno;
 use crate::kernel::signal::Blocked;
 use crate::kernel::tasks::{REGISTRY, TASKS, helper_lives};
-use crate::kernel::{futex, raw};
+use crate::kernel::{clock, futex, raw};
 use crate::memory;
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, capabilities, capabilities_secure_bits,
@@ -129,7 +129,7 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
         }
         futex::wake(&CHANGES.count, i32::MAX, false);
         nudge();
-        std::thread::sleep(Duration::from_micros(100));
+        clock::sleep(Duration::from_micros(100));
     }
     CHANGES.over.store(change, SeqCst);
     // SAFETY: nobody reads the list any more.
@@ -250,7 +250,7 @@ impl Exclusive {
             {
                 return Self;
             }
-            std::thread::sleep(Duration::from_micros(100));
+            clock::sleep(Duration::from_micros(100));
         }
     }
 }

@@ -25,7 +25,7 @@
 //! Not here: noticing that the program has ended (`program`).
 
 use crate::kernel::tasks::{REGISTRY, STACK, STACKS, TASKS};
-use crate::kernel::{raw, signal};
+use crate::kernel::{clock, raw, signal};
 use crate::process::control_block::Template;
 use crate::process::credentials;
 use crate::process::thread::{self, TaskName};
@@ -358,7 +358,7 @@ fn retried<T>(
     loop {
         match call() {
             Err(Errno(libc::EAGAIN)) if !patience.is_zero() => {
-                std::thread::sleep(PAUSE);
+                clock::sleep(PAUSE);
                 patience = patience.saturating_sub(PAUSE);
             }
             result => return result,
