@@ -45,8 +45,7 @@ impl AllowedSkips {
                 "Debian archive",
                 TcpStream::connect("deb.debian.org:80").is_err(),
             ),
-            // Other programs ran while it measured.
-            ("rounds", true),
+            ("rounds", true), // Other programs ran while it measured.
             (
                 // Root's test becomes a user without any privilege for that; others cannot.
                 "may use userfaultfd",
@@ -64,6 +63,7 @@ impl AllowedSkips {
             ("FUSE", !root || !Path::new("/dev/fuse").exists()),
             ("mount", !mounts),
             ("network namespace", !works("unshare", &["--net", "true"])),
+            ("user namespace", !works("unshare", &["--user", "true"])),
             ("ext4", tools::in_path("mkfs.ext4").is_none()),
             ("mkswap", tools::in_path("mkswap").is_none()),
             ("/dev/shm", tempfile::tempfile_in("/dev/shm").is_err()),

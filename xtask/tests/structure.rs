@@ -1,6 +1,6 @@
 //! The rules of CONTRIBUTING.md that a program can check. There are no circles of files or folders. Functions fit a
 //! screen, and documents have their size and short sentences. Each dependency has its reason, and so has each static.
-//! Each planted defect can be planted.
+//! No call of ours is a point of cancellation. Each planted defect can be planted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -330,6 +330,76 @@ fn statics_are_named_in_one_place_with_their_reason() {
         }
     }
     assert!(seen > 30, "{seen}");
+}
+
+/// Crates whose code threads of the program run.
+const ON_ITS_THREADS: [&str; 4] = ["sys", "engine", "pager", "preload"];
+
+/// Files of them that no thread of the program comes to, and who does.
+const NOT_ON_ITS_THREADS: [(&str, &str); 8] = [
+    ("sys/src/process/daemon.rs", "the command"),
+    ("sys/src/io/signalfd.rs", "the command"),
+    ("sys/src/probe.rs", "the command"),
+    ("sys/src/process/cpu.rs", "the helper, as it starts"),
+    (
+        "sys/src/io/kept_fd.rs",
+        "the helper, whose descriptor it is",
+    ),
+    ("sys/src/io/watched_read.rs", "the helper"),
+    ("sys/src/memory/userfaultfd.rs", "the helper"),
+    ("pager/src/reclaim/recorder.rs", "experiments"),
+];
+
+/// What is, or calls, a point of cancellation of libc's: a thread of the program that is to be cancelled would end there,
+/// in `malloc` or with the turn to fork. `ebb_sys` has the same without libc (`kernel/file.rs`, `clock::sleep`, `raw`).
+const CANCELLATION_POINTS: [&str; 24] = [
+    "thread::sleep(",
+    "fs::File",
+    "std::fs::read",
+    "print!(",
+    "println!(",
+    "std::io::std",
+    "libc::close(",
+    "libc::fcntl(",
+    "libc::nanosleep(",
+    "libc::open(",
+    "libc::openat(",
+    "libc::pause(",
+    "libc::poll(",
+    "libc::pread(",
+    "libc::pwrite(",
+    "libc::read(",
+    "libc::recv(",
+    "libc::send(",
+    "libc::sleep(",
+    "libc::usleep(",
+    "libc::wait",
+    "libc::write(",
+    "libc::clock_nanosleep(",
+    "libc::getrandom(",
+];
+
+#[test]
+fn no_call_of_ours_is_a_point_of_cancellation() {
+    let crates = root().join("crates");
+    let mut excused = BTreeSet::new();
+    for name in ON_ITS_THREADS {
+        let src = crates.join(name).join("src");
+        let mut files = Vec::new();
+        rust_files(&src, &mut files);
+        for file in files.iter().filter(|file| module_of(file, &src).is_some()) {
+            let code = code(&fs::read_to_string(file).unwrap());
+            let found = CANCELLATION_POINTS
+                .iter()
+                .find(|call| code.contains(**call));
+            let Some(call) = found else { continue };
+            let path = file.strip_prefix(&crates).unwrap().to_str().unwrap();
+            let known = NOT_ON_ITS_THREADS.iter().find(|(known, _)| *known == path);
+            assert!(known.is_some(), "{path}: {call}");
+            excused.insert(path.to_owned());
+        }
+    }
+    assert_eq!(excused.len(), NOT_ON_ITS_THREADS.len(), "{excused:?}");
 }
 
 #[test]

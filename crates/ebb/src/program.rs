@@ -151,7 +151,7 @@ fn classify(file: &Path, scripts_left: usize) -> Result<Kind, NotExecutable> {
         |why: &str| NotExecutable::Refused(format!("cannot execute {}: {why}", file.display()));
     // An executable that may not be read still runs; its mode alone tells something of it.
     let Ok(opened) = File::open(file) else {
-        let raises = std::fs::metadata(file).is_ok_and(|meta| raises_privileges(&meta));
+        let raises = rustix::fs::stat(file).is_ok_and(|stat| raises_privileges(&stat));
         return Ok(match raises {
             true => Kind::Unmanaged(UnmanagedReason::Privileged),
             false => Kind::Managed,

@@ -85,6 +85,19 @@ fn threads_that_fork_at_the_same_time() {
     assert_eq!(managed.run.stdout, b"0 wrong\n");
 }
 
+/// A thread that is to be cancelled, and is in none of the calls that are no points of cancellation. One that ended in
+/// `fork` would keep the turn.
+#[test]
+fn forks_and_memory_calls_of_a_thread_that_is_to_be_cancelled() {
+    if cannot_page() {
+        return;
+    }
+    let managed = same_with(8 * MIB, &c_program("cancelled"), &["64", "5"]);
+    let said = String::from_utf8_lossy(&managed.run.stdout);
+    let each = "cancelled in pthread_testcancel\nthen a child ended with 7\n";
+    assert_eq!(said, each.repeat(4) + "0 wrong\n");
+}
+
 /// Stacks, structures, and words that the kernel stores; and such as are nowhere.
 #[test]
 fn arguments_of_clone_in_memory_that_is_out() {

@@ -48,6 +48,24 @@ fn a_program_with_one_thread_is_alone() {
     }
 }
 
+/// What the program is called in a user namespace of its own says nothing of who it is outside, where its helper is.
+#[test]
+fn a_helper_follows_a_program_into_numbers_of_another_namespace() {
+    if cannot_page() {
+        return;
+    }
+    let managed = same(&outside("numbers"), "numbers");
+    let said = String::from_utf8_lossy(&managed.run.stdout);
+    for right in [
+        "user namespace 0\n",
+        "uid_map: 1\ngroup 0, user 0\n5 7\n0 wrong\n",
+    ] {
+        assert!(said.contains(right), "{said}");
+    }
+    let said = &managed.run.stderr;
+    assert!(said.lines().any(|line| line == "helper is 5 5 5"), "{said}");
+}
+
 #[test]
 fn a_filter_for_all_threads_does_not_reach_service() {
     if cannot_page() {

@@ -2,8 +2,12 @@
 // memory that it keeps, a free that tells whose a block is, and a way to hold its locks
 // across a fork.
 
+#include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 #if __has_include(<sys/platform/x86.h>)
 #include <sys/platform/x86.h>
 #endif
@@ -37,9 +41,20 @@ static void started(void);
 static void detect_by_loader(void);
 static void detect_by_instruction(void) __attribute__((unused));
 
+// Where mimalloc waits for another thread it calls `sleep`, libc's point of cancellation: `malloc` is none. Still a
+// wait of the system's, so that a thread of lower priority gets the processor, too.
+#define sleep(seconds) sleep_uncancelled()
+static void sleep_uncancelled(void) {
+  const int before = errno;
+  const struct timespec none = {0, 0};
+  syscall(SYS_nanosleep, &none, NULL);
+  errno = before;
+}
+
 #define mmap ebb_mi_reserve
 #include "static.c"
 #undef mmap
+#undef sleep
 
 // The tests of mimalloc's own function.
 static void detect_by_loader(void) {

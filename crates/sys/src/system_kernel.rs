@@ -14,7 +14,7 @@ use crate::paging::{Kernel, MemoryDescriptors, Time};
 use crate::program::{self, Gone};
 use crate::thread::{self, Entry, TaskName, Urgency};
 use crate::userfaultfd::{Fault, Userfaultfd};
-use crate::{Errno, clock, credentials, futex, heap, memory, proc, raw, secret, stack};
+use crate::{Errno, clock, credentials, file, futex, heap, memory, proc, raw, secret, stack};
 use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -89,7 +89,7 @@ impl Kernel for SystemKernel {
         clock::of_thread()
     }
     fn sleep(&self, time: Duration) {
-        std::thread::sleep(time);
+        clock::sleep(time);
     }
     #[inline]
     fn wait_word(&self, word: &AtomicU32, seen: u32, timeout: Option<Duration>) {
@@ -169,16 +169,7 @@ impl Kernel for SystemKernel {
         }
     }
     fn write_standard_error(&self, line: &[u8]) {
-        let args = [
-            2,
-            line.as_ptr() as libc::c_long,
-            line.len() as libc::c_long,
-            0,
-            0,
-            0,
-        ];
-        // SAFETY: the bytes of the line are read. Not by libc's function, which is a point of cancellation.
-        unsafe { raw::call(libc::SYS_write, args) };
+        file::write_standard_error(line);
     }
     fn watch_program(&self) -> Result<(), Errno> {
         program::watch()

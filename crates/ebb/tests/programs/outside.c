@@ -2,6 +2,8 @@
  * A program with one thread, which pages, looks for signs of its service: outside SIZE_MIB WHAT, with WHAT
  *
  *   alone     counts its threads and children, and makes a user namespace.
+ *   numbers   is user 5 of group 7 in a user namespace of its own, and changes to what it is. On stderr it says who
+ *             its helper is there.
  *   filter    sets a seccomp filter for all of its threads, which forbids the calls of service.
  *   written   writes memory that is out to /dev/null, a page at a time.
  *   waits     writes the address of a variable that is out, for observers, until it is told to stop
@@ -74,6 +76,51 @@ static int alone(void)
 	int status = 0;
 	printf("its child: %d", waitpid(-1, &status, __WALL) == child);
 	printf(" %d %d\n", WEXITSTATUS(status), WTERMSIG(status));
+	return 0;
+}
+
+static void put(const char *file, const char *format, unsigned number)
+{
+	char text[64];
+	int len = snprintf(text, sizeof text, format, number);
+	int fd = open(file, O_WRONLY);
+	printf("%s: %d\n", file, write(fd, text, len) == len);
+	close(fd);
+}
+
+/* The helpers of this program's supervisor: there is one. */
+static void tell_helpers(void)
+{
+	DIR *all = opendir("/proc");
+	for (struct dirent *entry; (entry = readdir(all));) {
+		char path[300], line[256], name[32] = "";
+		unsigned parent = 0, user[3];
+		snprintf(path, sizeof path, "/proc/%s/status", entry->d_name);
+		FILE *status = fopen(path, "r");
+		while (status && fgets(line, sizeof line, status)) {
+			sscanf(line, "Name: %31s", name);
+			sscanf(line, "PPid: %u", &parent);
+			if (sscanf(line, "Uid: %u %u %u", user, user + 1, user + 2) == 3)
+				if (strcmp(name, "ebb-helper") == 0 && parent == (unsigned)getppid())
+					fprintf(stderr, "helper is %u %u %u\n", user[0], user[1], user[2]);
+		}
+		if (status)
+			fclose(status);
+	}
+	closedir(all);
+}
+
+static int numbers(void)
+{
+	unsigned user = getuid(), group = getgid();
+	printf("user namespace %d\n", unshare(CLONE_NEWUSER));
+	put("/proc/self/setgroups", "deny", 0);
+	put("/proc/self/gid_map", "7 %u 1", group);
+	put("/proc/self/uid_map", "5 %u 1", user);
+	printf("group %d, user %d\n", setgid(7), setuid(5));
+	printf("%u %u\n", getuid(), getgid());
+	tell_helpers();
+	printf("%zu wrong\n", wrong());
 	return 0;
 }
 
@@ -154,6 +201,8 @@ int main(int argc, char **argv)
 	switch (argv[2][0]) {
 	case 'a':
 		return alone();
+	case 'n':
+		return numbers();
 	case 'f':
 		return filtered();
 	default:

@@ -18,6 +18,7 @@ use core::ffi::c_void;
 use core::ptr;
 
 use crate::memory::calls::{mmap, mremap, munmap};
+use ebb_sys::file;
 use ebb_sys::memory::{self as raw, PAGE};
 
 /// The least alignment of a block, and the room of its header.
@@ -198,9 +199,7 @@ unsafe fn read(block: *mut c_void) -> (*mut u8, usize) {
 #[cold]
 fn invalid_pointer() -> ! {
     let text = b"ebb: free() or realloc() of an address that malloc() did not give\n";
-    // SAFETY: writes a constant to standard error and ends the process.
-    unsafe {
-        libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
-        libc::abort()
-    }
+    file::write_standard_error(text);
+    // SAFETY: ends the process.
+    unsafe { libc::abort() }
 }

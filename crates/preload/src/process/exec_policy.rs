@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{Cursor, Write};
 
 use ebb_sys::elf::{ProgramPath, UnmanagedReason};
+use ebb_sys::file;
 
 use crate::process::exec_target::Target;
 
@@ -47,6 +48,5 @@ fn tell(path: &ProgramPath, reason: &UnmanagedReason) {
         " is not started, as its memory cannot be managed: {reason}; without --require-managed it runs unmanaged"
     );
     let len = to.position() as usize;
-    // SAFETY: so many bytes of the buffer.
-    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), len) };
+    file::write_standard_error(&line[..len]);
 }

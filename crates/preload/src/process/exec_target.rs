@@ -8,12 +8,11 @@
 //! libc. A directory that a spawn changes to first is not followed.
 
 use core::ffi::{CStr, c_char, c_int};
-use std::fs::File;
 use std::io::{Cursor, Write};
-use std::mem::ManuallyDrop;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, ProgramPath, UnmanagedReason, program_kind};
+use ebb_sys::file::Descriptor;
 use ebb_sys::{memory, raw};
 
 /// A program to be started.
@@ -62,8 +61,8 @@ pub fn open(file: c_int) -> Target {
         return Target::Managed;
     }
     // SAFETY: the caller's descriptor, which stays its own.
-    let file = unsafe { ManuallyDrop::new(File::from_raw_fd(file)) };
-    judge(&file, c"a program", MAX_SCRIPTS)
+    let file = unsafe { BorrowedFd::borrow_raw(file) };
+    judge(file, c"a program", MAX_SCRIPTS)
 }
 
 /// The first in PATH that may be executed, as libc would find it.
@@ -103,11 +102,11 @@ fn follow(from: c_int, path: &CStr, scripts_left: usize) -> Target {
         return Target::Managed;
     };
     // SAFETY: a fresh descriptor that nobody else owns.
-    let file = unsafe { File::from_raw_fd(opened as c_int) };
-    judge(&file, path, scripts_left)
+    let file = Descriptor::from(unsafe { OwnedFd::from_raw_fd(opened as c_int) });
+    judge(file.as_fd(), path, scripts_left)
 }
 
-fn judge(file: &File, path: &CStr, scripts_left: usize) -> Target {
+fn judge(file: BorrowedFd<'_>, path: &CStr, scripts_left: usize) -> Target {
     match program_kind(file) {
         Ok(ProgramKind::Unmanaged(reason)) => {
             Target::Unmanaged(ProgramPath::of(path.to_bytes()), reason)

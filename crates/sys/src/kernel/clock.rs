@@ -1,6 +1,8 @@
 //! Clocks of the kernel.
 
 use crate::kernel::raw;
+use rustix::thread::NanosleepRelativeResult;
+use rustix::time::Timespec;
 use std::time::Duration;
 
 /// In debug builds, the clock of a simulation in the place of CLOCK_MONOTONIC.
@@ -21,6 +23,18 @@ pub fn monotonic_ns() -> u64 {
     }
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Sleeps so long, whatever signals come. Not by the standard library's function, under which is libc's: a point
+/// of cancellation for threads of the program.
+pub fn sleep(time: Duration) {
+    let mut left = Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    while let NanosleepRelativeResult::Interrupted(rest) = rustix::thread::nanosleep(&left) {
+        left = rest;
+    }
 }
 
 /// Time since boot, as `/proc/PID/stat` has it for the start of a process: in hundredths of a second

@@ -1,7 +1,50 @@
-//! Reading files by position.
+//! Descriptors and reads without libc, whose `close`, `read` and `write` are points of cancellation: a thread of the
+//! program that is to be cancelled would end there, in the midst of an allocation or a fork.
 
-use rustix::fd::AsFd;
+use super::raw;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::ffi::c_long;
+use std::mem::ManuallyDrop;
+
+/// A descriptor that a thread of the program may drop.
+#[derive(Debug)]
+pub struct Descriptor(ManuallyDrop<OwnedFd>);
+
+impl From<OwnedFd> for Descriptor {
+    fn from(fd: OwnedFd) -> Self {
+        Self(ManuallyDrop::new(fd))
+    }
+}
+
+impl From<Descriptor> for OwnedFd {
+    fn from(descriptor: Descriptor) -> Self {
+        let mut kept = ManuallyDrop::new(descriptor);
+        // SAFETY: taken once, and what it was taken from is never dropped.
+        unsafe { ManuallyDrop::take(&mut kept.0) }
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        let args = [self.0.as_raw_fd().into(), 0, 0, 0, 0, 0];
+        // SAFETY: our own, used no more; there is nothing to do if it cannot be closed.
+        unsafe { raw::call(libc::SYS_close, args) };
+    }
+}
+
+/// Writes a line to standard error, as far as that takes it.
+pub fn write_standard_error(line: &[u8]) {
+    let (at, len) = (line.as_ptr() as c_long, line.len() as c_long);
+    // SAFETY: the bytes of the line are read.
+    unsafe { raw::call(libc::SYS_write, [2, at, len, 0, 0, 0]) };
+}
 
 /// Reads from `offset` on until `into` is full or the file ends; the bytes read.
 ///

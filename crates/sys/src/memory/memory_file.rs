@@ -4,21 +4,20 @@
 //! error, not a wait. So a thread that serves faults may read memory that others may drop meanwhile. Memory
 //! without read permission (PROT_NONE) is read all the same.
 
-use std::fs::File;
+use crate::kernel::file::{Descriptor, read_up_to};
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 
 /// This process's memory, to be read.
-pub struct MemoryFile(File);
+pub struct MemoryFile(Descriptor);
 
 impl MemoryFile {
     /// Opens `/proc/self/mem`: the memory of the process as it is now, not of a child of it.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub fn open() -> std::io::Result<Self> {
-        let file = crate::proc::open(b"/proc/self/mem", rustix::fs::OFlags::RDONLY)?;
-        Ok(Self(file.into()))
+    pub fn open() -> Result<Self, Errno> {
+        crate::proc::open(b"/proc/self/mem", rustix::fs::OFlags::RDONLY).map(Self)
     }
 
     /// The file of this process's memory that somebody else has opened.
@@ -30,8 +29,12 @@ impl MemoryFile {
     ///
     /// # Errors
     /// Not all of it is there, or can be read.
-    pub fn read(&self, start: usize, out: &mut [u8]) -> std::io::Result<()> {
-        self.0.read_exact_at(out, start as u64)
+    pub fn read(&self, start: usize, out: &mut [u8]) -> Result<(), Errno> {
+        let len = out.len();
+        match read_up_to(&self.0, out, start as u64)? {
+            read if read == len => Ok(()),
+            _ => Err(Errno::FAULT),
+        }
     }
 }
 

@@ -51,7 +51,7 @@ impl PageMapFile {
     pub fn open() -> Result<Self, Errno> {
         let file = crate::proc::open(b"/proc/self/pagemap", rustix::fs::OFlags::RDONLY);
         let file = file.map_err(|e| Errno(e.raw_os_error()))?;
-        Ok(Self(file.into_raw_fd()))
+        Ok(Self(OwnedFd::from(file).into_raw_fd()))
     }
 
     /// The file of this process's memory that somebody else has opened.

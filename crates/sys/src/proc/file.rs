@@ -1,6 +1,6 @@
 //! Small files of `/proc`, opened by a path on the stack and read into a buffer of the caller's.
 
-use crate::kernel::file::read_up_to;
+use crate::kernel::file::{Descriptor, read_up_to};
 use crate::kernel::tasks;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ impl Path {
     }
 
     /// Opens it.
-    pub fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub fn open(&self, flags: OFlags) -> Result<Descriptor, Errno> {
         open(&self.bytes[..self.len], flags)
     }
 }
@@ -88,17 +88,18 @@ pub fn forget_directory() {
 }
 
 /// Opens what is at a path that begins with `/proc/`.
-pub fn open(path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+pub fn open(path: &[u8], flags: OFlags) -> Result<Descriptor, Errno> {
     let (flags, mode) = (flags | OFlags::CLOEXEC, Mode::empty());
     let directory = DIRECTORY.own.load(SeqCst);
-    match path.strip_prefix(b"/proc/") {
+    let opened = match path.strip_prefix(b"/proc/") {
         Some(inside) if directory >= 0 && tasks::is_ours() => {
             // SAFETY: tasks of ours alone have it, and keep it open.
             let directory = unsafe { BorrowedFd::borrow_raw(directory) };
             rustix::fs::openat(directory, inside, flags, mode)
         }
         _ => rustix::fs::open(path, flags, mode),
-    }
+    };
+    opened.map(Descriptor::from)
 }
 
 /// Reads a whole small file from its start; a longer one is cut.

@@ -8,6 +8,7 @@
 mod file;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod ids;
 mod own;
 mod pidfd;
 mod process;
@@ -17,6 +18,7 @@ mod tree;
 
 pub use file::find_directory;
 pub(crate) use file::{forget_directory, open};
+pub use ids::{Ids, ids_of};
 pub use own::{
     children_stay_in_namespace, pid_namespace, pinned_pages, resident_anonymous_pages,
     running_threads, table_pages,

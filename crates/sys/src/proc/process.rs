@@ -7,6 +7,7 @@
 use super::file::{Path, read};
 use super::stat::{Disposition, Rollup, Stat, Statm, users};
 use super::tree::{children, numbers_in};
+use crate::kernel::file::Descriptor;
 use crate::kernel::raw;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -27,8 +28,8 @@ pub fn simulate_images(image_of: fn(u32) -> u64) {
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
-    stat: OwnedFd,
-    statm: OwnedFd,
+    stat: Descriptor,
+    statm: Descriptor,
     start_time: u64,
 }
 
@@ -262,5 +263,7 @@ pub fn reopen(process: u32, fd: i32) -> Result<OwnedFd, Errno> {
         .and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok())
         .ok_or(Errno::INVAL)?;
     let kept = OFlags::ACCMODE | OFlags::DIRECT;
-    Path::new(format_args!("/proc/{process}/fd/{fd}")).open(OFlags::from_bits_retain(flags) & kept)
+    let path = Path::new(format_args!("/proc/{process}/fd/{fd}"));
+    let file = path.open(OFlags::from_bits_retain(flags) & kept)?;
+    Ok(file.into())
 }

@@ -1,5 +1,6 @@
 //! `/proc` against real children.
 
+use super::ids::Text;
 use super::stat::users;
 use super::*;
 use crate::kernel::clock::ticks;
@@ -21,6 +22,62 @@ fn a_process_has_the_users_that_its_status_says() {
         (us.has_user(user), us.has_user(user + 1)),
         (Ok(true), Ok(false))
     );
+}
+
+#[test]
+fn ids_are_found_wherever_the_text_is_cut() {
+    let text = "Name:\tUid:\\n1\nUid:\t1000\t0\t7\t9\nGid:\t5\t6\t8\t10\nGroups:\t4 27 1000000 \nNStgid:\t3\n";
+    let read = |text: &str| {
+        let mut groups = Vec::new();
+        let mut parts = Text::new(|group| groups.push(group));
+        text.bytes().for_each(|byte| parts.byte(byte));
+        let ids = parts.ids();
+        (ids.map(|ids| (ids.users, ids.groups)), groups)
+    };
+    assert_eq!(
+        read(text),
+        (Some(([1000, 0, 7], [5, 6, 8])), vec![4, 27, 1_000_000])
+    );
+    assert_eq!(read("Uid:\t1\t2\t3\t4\n").0, None);
+    let mut groups = Vec::new();
+    let ids = ids_of(std::process::id(), crate::thread::id(), |g| groups.push(g));
+    let users = ids.unwrap().users;
+    assert_eq!(users, [rustix::process::getuid().as_raw(); 3]);
+    let wanted = rustix::process::getgroups().unwrap();
+    assert!(groups.into_iter().eq(wanted.iter().map(|g| g.as_raw())));
+}
+
+/// The child is user 5 and group 7 to itself.
+#[test]
+fn users_of_another_namespace_have_the_numbers_that_they_have_here() {
+    let (user, group) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let script = format!(
+        "cd /proc/self && echo deny > setgroups && echo 7 {group} 1 > gid_map && echo 5 {user} 1 > uid_map \
+         && id -u && id -g && read _"
+    );
+    let child = Command::new("unshare")
+        .args(["--user", "sh", "-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = child.unwrap();
+    let mut said = String::new();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap());
+    for _ in 0..2 {
+        std::io::BufRead::read_line(&mut lines, &mut said).unwrap();
+    }
+    let ids = ids_of(child.id(), child.id(), |_| {});
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    if said != "5\n7\n" {
+        return println!("skipped: no user namespace: {said}");
+    }
+    let ids = ids.unwrap();
+    assert_eq!((ids.users, ids.groups), ([user; 3], [group; 3]));
 }
 
 #[test]

@@ -9,6 +9,10 @@
 //! ours that finds the count above the last change that it `followed` takes those credentials over, and
 //! says so. It calls [`follow`] whenever it wakes. The change is `over` when all have.
 //!
+//! Numbers of users and groups are those of a user namespace, and a program may make one of its own (`unshare`), where
+//! tasks of ours are not. So each reads who the changed thread is in `/proc`, which has the numbers of its reader. What
+//! the thread found itself to be serves where that cannot be read.
+//!
 //! Capabilities follow where the program keeps them across a change of user, as `setpriv` and container runtimes do:
 //! its groups are changed by them later. A task of ours uses what it was left, and then has no more than its program.
 //! Where that keeps none, the system takes them from tasks of ours as it does from the program.
@@ -19,8 +23,10 @@
 use crate::Errno;
 use crate::kernel::signal::Blocked;
 use crate::kernel::tasks::{REGISTRY, TASKS, helper_lives};
-use crate::kernel::{futex, raw};
+use crate::kernel::{clock, futex, raw};
 use crate::memory;
+use crate::proc::{self, Ids};
+use crate::process::{program, thread};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, capabilities, capabilities_secure_bits,
     set_capabilities, set_keep_capabilities,
@@ -42,10 +48,13 @@ struct Changes {
     over: AtomicU32,
     /// The last change that the task of a number has followed.
     followed: [AtomicU32; TASKS],
+    /// The thread that changed.
+    thread: AtomicU32,
+    /// Who it is in its own user namespace.
     users: Three,
     groups: Three,
-    /// Supplementary groups.
-    list: AtomicPtr<libc::gid_t>,
+    /// Supplementary groups; behind them room for as many, as they are called in the namespace of tasks of ours.
+    list: AtomicPtr<AtomicU32>,
     listed: AtomicUsize,
     /// Flag: the program kept capabilities once.
     keeps: AtomicBool,
@@ -64,6 +73,7 @@ static CHANGES: Changes = Changes {
     count: AtomicU32::new(0),
     over: AtomicU32::new(0),
     followed: [const { AtomicU32::new(0) }; TASKS],
+    thread: AtomicU32::new(0),
     users: [const { AtomicU32::new(0) }; 3],
     groups: [const { AtomicU32::new(0) }; 3],
     list: AtomicPtr::new(std::ptr::null_mut()),
@@ -99,7 +109,7 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
     }
     // SAFETY: asks for their number alone.
     let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) }.max(0) as usize;
-    let bytes = memory::page_up(count.max(1) * size_of::<libc::gid_t>());
+    let bytes = memory::page_up(2 * count.max(1) * size_of::<libc::gid_t>());
     let list =
         memory::reserve(bytes).map_err(|e| format!("no memory for its {count} groups: {e}"))?;
     // SAFETY: the map holds that many.
@@ -111,7 +121,8 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
         CHANGES.groups[i].store(groups[i], SeqCst);
     }
     note_capabilities();
-    CHANGES.list.store(list as *mut libc::gid_t, SeqCst);
+    CHANGES.thread.store(thread::id(), SeqCst);
+    CHANGES.list.store(list as *mut AtomicU32, SeqCst);
     CHANGES.listed.store(count, SeqCst);
     let change = CHANGES.count.fetch_add(1, SeqCst) + 1;
     let begin = Instant::now();
@@ -129,7 +140,7 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
         }
         futex::wake(&CHANGES.count, i32::MAX, false);
         nudge();
-        std::thread::sleep(Duration::from_micros(100));
+        clock::sleep(Duration::from_micros(100));
     }
     CHANGES.over.store(change, SeqCst);
     // SAFETY: nobody reads the list any more.
@@ -176,10 +187,15 @@ fn follow_now() {
     if CHANGES.followed[number].load(SeqCst) == change {
         return;
     }
+    let told = ProgramIs::told();
+    let seen = told.seen();
+    let program = seen.unwrap_or(told);
     let became = if CHANGES.keeps.load(SeqCst) {
-        become_with_capabilities()
+        // Capabilities of another user namespace are none here.
+        let same = seen.is_none_or(|seen| seen.ids == told.ids);
+        become_with_capabilities(program, same)
     } else {
-        become_program()
+        program.become_it()
     };
     if let Err(Errno(error)) = became {
         CHANGES.refused.store(error, SeqCst);
@@ -187,35 +203,84 @@ fn follow_now() {
     CHANGES.followed[number].store(change, SeqCst);
 }
 
-/// The calling thread has the users and groups of the program.
-fn become_program() -> Result<(), Errno> {
-    let [u, v, w] = CHANGES.users.each_ref().map(|id| id.load(SeqCst));
-    let [g, h, i] = CHANGES.groups.each_ref().map(|id| id.load(SeqCst));
-    let (list, count) = (CHANGES.list.load(SeqCst), CHANGES.listed.load(SeqCst));
-    let ids = |a: u32, b: u32, c: u32| [a.into(), b.into(), c.into(), 0, 0, 0];
-    let groups = [count as c_long, list as c_long, 0, 0, 0, 0];
-    // The system calls themselves, which change this thread alone. A thread without the right to set
-    // groups had none before, so its groups are the same. SAFETY: the list holds so many until this thread
-    // has said that it followed.
-    unsafe {
-        raw::call(libc::SYS_setgroups, groups);
-        raw::checked(libc::SYS_setresgid, ids(g, h, i))?;
-        raw::checked(libc::SYS_setresuid, ids(u, v, w))?;
-    }
-    Ok(())
+/// Who the program has become.
+#[derive(Clone, Copy)]
+struct ProgramIs {
+    ids: Ids,
+    /// Supplementary groups.
+    list: &'static [AtomicU32],
 }
 
-/// The same, by all capabilities that this thread was left; it keeps those that the program has.
-fn become_with_capabilities() -> Result<(), Errno> {
+impl ProgramIs {
+    /// As its thread was told, in the numbers of its user namespace.
+    fn told() -> Self {
+        let three = |ids: &Three| ids.each_ref().map(|id| id.load(SeqCst));
+        let (list, count) = (CHANGES.list.load(SeqCst), CHANGES.listed.load(SeqCst));
+        Self {
+            ids: Ids {
+                users: three(&CHANGES.users),
+                groups: three(&CHANGES.groups),
+            },
+            // SAFETY: the list holds so many until the calling task has said that it followed, and is used no more.
+            list: unsafe { std::slice::from_raw_parts(list, count) },
+        }
+    }
+
+    /// As the calling task sees it; none where `/proc` does not tell.
+    fn seen(&self) -> Option<Self> {
+        let pid = program::pid();
+        // That of another PID namespace has other processes under these numbers.
+        let target = proc::pidfd_target(program::pidfd()?).ok()?;
+        if target.pid != pid {
+            return None;
+        }
+        // SAFETY: behind the list there is room for as many. Tasks of ours write the same there.
+        let room = unsafe {
+            let end = self.list.as_ptr().add(self.list.len());
+            std::slice::from_raw_parts(end, self.list.len())
+        };
+        let mut places = room.iter();
+        let listed = |group| {
+            if let Some(place) = places.next() {
+                place.store(group, SeqCst);
+            }
+        };
+        let ids = proc::ids_of(pid, CHANGES.thread.load(SeqCst), listed).ok()?;
+        let list = &room[..room.len() - places.len()];
+        Some(Self { ids, list })
+    }
+
+    /// The calling thread has these users and groups.
+    fn become_it(self) -> Result<(), Errno> {
+        let three = |[a, b, c]: [u32; 3]| [a.into(), b.into(), c.into(), 0, 0, 0];
+        let (list, count) = (self.list.as_ptr(), self.list.len());
+        let groups = [count as c_long, list as c_long, 0, 0, 0, 0];
+        // The system calls themselves, which change this thread alone. A thread without the right to set groups had
+        // none before, so its groups are the same. SAFETY: the list holds so many.
+        unsafe {
+            raw::call(libc::SYS_setgroups, groups);
+            raw::checked(libc::SYS_setresgid, three(self.ids.groups))?;
+            raw::checked(libc::SYS_setresuid, three(self.ids.users))?;
+        }
+        Ok(())
+    }
+}
+
+/// The same, by all capabilities that this thread was left; it keeps those that the program has, if they are `same` in
+/// this thread's user namespace.
+fn become_with_capabilities(program: ProgramIs, same: bool) -> Result<(), Errno> {
     let error = |e: rustix::io::Errno| Errno(e.raw_os_error());
     let mut sets = capabilities(None).map_err(error)?;
     sets.effective = sets.permitted;
     set_capabilities(None, sets).map_err(error)?;
     // Refused where the program locked it: then it is as the program has it.
     let _ = set_keep_capabilities(true);
-    become_program()?;
+    program.become_it()?;
     let left = capabilities(None).map_err(error)?.permitted;
-    let of_program = |word: &AtomicU64| CapabilitySet::from_bits_retain(word.load(SeqCst)) & left;
+    let of_program = |word: &AtomicU64| match same {
+        true => CapabilitySet::from_bits_retain(word.load(SeqCst)) & left,
+        false => CapabilitySet::empty(),
+    };
     sets.effective = of_program(&CHANGES.effective);
     sets.permitted = of_program(&CHANGES.permitted);
     set_capabilities(None, sets).map_err(error)
@@ -250,7 +315,7 @@ impl Exclusive {
             {
                 return Self;
             }
-            std::thread::sleep(Duration::from_micros(100));
+            clock::sleep(Duration::from_micros(100));
         }
     }
 }

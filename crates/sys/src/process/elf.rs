@@ -6,12 +6,11 @@
 
 use crate::kernel::file::read_up_to;
 use crate::proc;
+use rustix::fs::Stat;
+use rustix::io::Errno;
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 
 /// The kind of a program file.
 #[derive(PartialEq, Eq, Debug)]
@@ -134,11 +133,12 @@ const HEAD: usize = 1024;
 ///
 /// # Errors
 /// It cannot be read.
-pub fn program_kind(file: &File) -> io::Result<ProgramKind> {
+pub fn program_kind(file: impl AsFd) -> Result<ProgramKind, Errno> {
+    let file = file.as_fd();
     let user = rustix::process::geteuid();
     let capabilities =
         || rustix::fs::fgetxattr(file, c"security.capability", &mut [0u8; 64][..]).is_ok();
-    if raises_privileges(&file.metadata()?) || !user.is_root() && capabilities() {
+    if raises_privileges(&rustix::fs::fstat(file)?) || !user.is_root() && capabilities() {
         return Ok(ProgramKind::Unmanaged(UnmanagedReason::Privileged));
     }
     let mut head = [0; HEAD];
@@ -158,17 +158,17 @@ pub fn program_kind(file: &File) -> io::Result<ProgramKind> {
 }
 
 /// Whether the kernel would run the file with another user or group than ours (AT_SECURE).
-pub fn raises_privileges(meta: &Metadata) -> bool {
+pub fn raises_privileges(stat: &Stat) -> bool {
     let user = rustix::process::geteuid();
-    let setuid = meta.mode() & 0o4000 != 0 && meta.uid() != user.as_raw();
+    let setuid = stat.st_mode & 0o4000 != 0 && stat.st_uid != user.as_raw();
     // Without group execute the bit means mandatory locking instead.
     let setgid =
-        meta.mode() & 0o2010 == 0o2010 && meta.gid() != rustix::process::getegid().as_raw();
+        stat.st_mode & 0o2010 == 0o2010 && stat.st_gid != rustix::process::getegid().as_raw();
     setuid || setgid
 }
 
 /// The kind that the ELF headers show; `None` if they are not whole.
-fn elf(file: &File, head: &[u8]) -> Option<ProgramKind> {
+fn elf(file: BorrowedFd<'_>, head: &[u8]) -> Option<ProgramKind> {
     const PT_INTERP: u32 = 3;
     const PT_NOTE: u32 = 4;
     let machine = u16_in(head, 18)?;
@@ -210,7 +210,7 @@ fn elf(file: &File, head: &[u8]) -> Option<ProgramKind> {
         }
     }
     Some(match loader {
-        None if own_name(file.as_fd()).is_some_and(is_glibcs) => ProgramKind::Managed,
+        None if own_name(file).is_some_and(is_glibcs) => ProgramKind::Managed,
         None => ProgramKind::Unmanaged(UnmanagedReason::Static),
         Some(loader) if !is_glibcs(loader) => {
             ProgramKind::Unmanaged(UnmanagedReason::OtherLibc(loader))
@@ -221,7 +221,7 @@ fn elf(file: &File, head: &[u8]) -> Option<ProgramKind> {
 }
 
 /// As much as there is of a part of the file, whose first bytes are at hand.
-fn part(file: &File, head: &[u8], out: &mut [u8], offset: u64) -> Option<usize> {
+fn part(file: BorrowedFd<'_>, head: &[u8], out: &mut [u8], offset: u64) -> Option<usize> {
     let at_hand = usize::try_from(offset)
         .ok()
         .and_then(|start| head.get(start..start.checked_add(out.len())?));

@@ -16,7 +16,7 @@
 //!    the child. So the first code that runs in a child is ours, and the program's comes when that is done.
 //!
 //! Protocol: one thread at a time, which the caller sees to. Not here: calls that share the memory, which
-//! never come here.
+//! never come here; a dispatch of the program's own, which the kernel does not tell of: it is off after a fork.
 
 use crate::Errno;
 use crate::kernel::raw;

@@ -25,7 +25,7 @@
 //! Not here: noticing that the program has ended (`program`).
 
 use crate::kernel::tasks::{REGISTRY, STACK, STACKS, TASKS};
-use crate::kernel::{raw, signal};
+use crate::kernel::{clock, raw, signal};
 use crate::process::control_block::Template;
 use crate::process::credentials;
 use crate::process::thread::{self, TaskName};
@@ -259,6 +259,8 @@ fn leave_program() {
     for resource in [libc::RLIMIT_FSIZE, libc::RLIMIT_NOFILE] {
         thread::raise_limit(resource);
     }
+    // The helper counts its time for itself, and may be busier than its program: its end would be the program's.
+    thread::lift_limit(libc::RLIMIT_CPU);
 }
 
 /// Has a table of descriptors of its own, with nothing in it; where that cannot be, nothing may be opened.
@@ -358,7 +360,7 @@ fn retried<T>(
     loop {
         match call() {
             Err(Errno(libc::EAGAIN)) if !patience.is_zero() => {
-                std::thread::sleep(PAUSE);
+                clock::sleep(PAUSE);
                 patience = patience.saturating_sub(PAUSE);
             }
             result => return result,
@@ -410,8 +412,18 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     /// What the tasks saw: the length of a text, the thread's number, nothing, the tasks of ours that are
-    /// the program's.
-    static SEEN: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
+    /// the program's, whether its processor time is without a limit.
+    static SEEN: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
+
+    /// The most processor time that this process may have.
+    fn most_time() -> libc::rlimit {
+        // SAFETY: zeros are valid, and the structure is ours to fill.
+        unsafe {
+            let mut limit: libc::rlimit = std::mem::zeroed();
+            assert_eq!(libc::getrlimit(libc::RLIMIT_CPU, &mut limit), 0);
+            limit
+        }
+    }
 
     extern "C" fn thread(_: usize) -> ! {
         SEEN[1].store(id(), SeqCst);
@@ -458,6 +470,8 @@ mod tests {
             .filter(|task| is_the_programs(task))
             .count();
         SEEN[3].store(strays as u32, SeqCst);
+        let unlimited = most_time().rlim_max == libc::RLIM_INFINITY;
+        SEEN[4].store(unlimited.into(), SeqCst);
         end_helper()
     }
 
@@ -466,6 +480,11 @@ mod tests {
     fn a_helper_has_the_memory_and_is_nobody_s_child() {
         prepare();
         let program = std::process::id() as usize;
+        let mut most = most_time();
+        most.rlim_max = most.rlim_max.min(100_000);
+        most.rlim_cur = most.rlim_cur.min(most.rlim_max);
+        // SAFETY: one structure of ours is read.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CPU, &most) }, 0);
         start_helper(helper, program, Duration::ZERO).expect("a helper");
         for _ in 0..10_000 {
             if !helper_lives() {
@@ -479,6 +498,9 @@ mod tests {
             "No such file or directory (os error 2)".len()
         );
         assert_ne!(SEEN[1].load(SeqCst), 0);
+        let may_lift = rustix::thread::capabilities(None).unwrap().effective;
+        let may_lift = may_lift.contains(rustix::thread::CapabilitySet::SYS_RESOURCE);
+        assert_eq!(SEEN[4].load(SeqCst), u32::from(may_lift));
         assert_eq!(SEEN[3].load(SeqCst), 0, "no task of ours is the program's");
         // SAFETY: asks whether there is a child.
         let child =

@@ -60,6 +60,18 @@ pub fn set_name(name: TaskName) {
     unsafe { raw::call(libc::SYS_prctl, args) };
 }
 
+/// Lifts a limit of this process, where it may; elsewhere it allows itself as much as it may.
+pub fn lift_limit(resource: libc::__rlimit_resource_t) {
+    let none = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: one structure of ours is read.
+    if unsafe { libc::setrlimit(resource, &none) } != 0 {
+        raise_limit(resource);
+    }
+}
+
 /// Allows this process as much of a resource as it may allow itself.
 pub fn raise_limit(resource: libc::__rlimit_resource_t) {
     // SAFETY: one structure of ours, filled before it is used.
