@@ -233,16 +233,11 @@ fn report_search(seen: u64, all: u64) {
 
 /// Opens a device that is added while the tree runs. The supervisor does nothing else meanwhile, so a device
 /// that takes long to look through is refused.
-fn open_later(spec: &str) -> Result<SetupDevice, String> {
+fn open_later(spec: &str) -> Result<Opened, String> {
     const SEARCH: Duration = Duration::from_millis(500);
     let parsed: SwapSpec = spec.parse().map_err(|e| format!("swap {spec}: {e}"))?;
     let opened = device(&parsed, &SearchTime::AtMost(SEARCH)).map_err(|e| e.to_string())?;
-    let (device, pending_header) =
-        opened.ok_or_else(|| format!("swap {spec}: that is no device"))?;
-    if let Some(pending_header) = pending_header {
-        pending_header.write().map_err(|e| e.to_string())?;
-    }
-    Ok(device)
+    opened.ok_or_else(|| format!("swap {spec}: that is no device"))
 }
 
 #[cfg(test)]

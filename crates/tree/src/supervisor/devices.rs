@@ -9,13 +9,15 @@ use crate::protocol::{self, Reply, Request};
 use crate::table::{SlotNumber, VERSION, clusters_of, create_leases};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
+use ebb_stores::PendingHeader;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
-/// Opens a SPEC given while the tree runs.
-pub type Opener = Box<dyn FnMut(&str) -> Result<SetupDevice, String> + Send>;
+/// Opens a SPEC given while the tree runs. It changes nothing: the header is to be written before data is.
+pub type Opener =
+    Box<dyn FnMut(&str) -> Result<(SetupDevice, Option<PendingHeader>), String> + Send>;
 
 /// A device of the tree.
 pub(super) struct TreeDevice {
@@ -103,16 +105,24 @@ impl TreeDevice {
 impl Supervisor {
     /// Puts a device into a free row and tells every member; its number.
     pub(super) fn add_device(&mut self, device: SetupDevice) -> Result<u64, SetupError> {
+        let free = self.free_row()?;
+        let row = TreeDevice::new(self.next_serial, device)?;
+        Ok(self.fill_row(free, row))
+    }
+
+    fn free_row(&self) -> Result<usize, SetupError> {
         let free = self.rows.iter().position(Option::is_none);
-        let free = free.ok_or(SetupError::TooManyDevices(MAX_DEVICES + 1))?;
-        let serial = self.next_serial;
-        let row = TreeDevice::new(serial, device)?;
-        let (facts, clusters) = (row.facts.to_words(), row.leases.owner.len() as u32);
+        free.ok_or(SetupError::TooManyDevices(MAX_DEVICES + 1))
+    }
+
+    fn fill_row(&mut self, free: usize, row: TreeDevice) -> u64 {
+        let (serial, facts) = (row.serial, row.facts.to_words());
+        let clusters = row.leases.owner.len() as u32;
         self.table.devices[free].fill(serial, facts, row.priority, clusters);
-        self.next_serial += 1;
+        self.next_serial = serial + 1;
         self.rows[free] = Some(row);
         self.table.devices_changed();
-        Ok(serial)
+        serial
     }
 
     /// The leases of all devices.
@@ -190,13 +200,19 @@ impl Supervisor {
     }
 
     fn switch_on(&mut self, spec: &str) -> Result<String, String> {
+        let free = self.free_row().map_err(|e| e.to_string())?;
         let Some(open) = &mut self.open else {
             return Err("this tree takes no devices".into());
         };
-        let device = open(spec)?;
+        let (device, pending_header) = open(spec)?;
         let name = device.name.clone();
         let size = device.facts.slots / 256;
-        let serial = self.add_device(device).map_err(|e| e.to_string())?;
+        let row = TreeDevice::new(self.next_serial, device).map_err(|e| e.to_string())?;
+        // Nothing refuses the device after this: what it held is gone.
+        if let Some(header) = pending_header {
+            header.write().map_err(|e| e.to_string())?;
+        }
+        let serial = self.fill_row(free, row);
         Ok(format!("device {serial}: {name}, {size} MiB, is in use"))
     }
 
