@@ -110,7 +110,7 @@ fn budget(text: Option<&str>, available: &Available) -> Result<u64> {
         bail!(
             "--memory {text} is more than the {} that {} has in all: give less, or leave --memory out",
             human(available.total),
-            available.from
+            available.total_from
         );
     }
     Ok(budget)
@@ -248,8 +248,9 @@ mod tests {
     fn available(free: u64, total: u64) -> Available {
         Available {
             free: free << 20,
-            total: total << 20,
             from: Source::Machine,
+            total: total << 20,
+            total_from: Source::Machine,
         }
     }
 
