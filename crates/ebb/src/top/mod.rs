@@ -15,7 +15,7 @@ mod tests;
 mod trees;
 mod view;
 
-use crate::ask;
+use crate::ask::{self, Figures};
 use crate::cli::TopArgs;
 use anyhow::{Context, Result, bail};
 use ebb_stores::human;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two samples.
 const PACE: Duration = Duration::from_secs(1);
+/// Time for an answer that is late.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Shows it until the user quits or the tree ends.
 ///
@@ -71,7 +73,7 @@ fn session(
         let mut shown = match source.take() {
             Some(source) => source,
             None => match trees::choose(terminal, colour)? {
-                Some(pid) => Source::Tree(pid, Instant::now()),
+                Some(pid) => Source::tree(pid),
                 None => return Ok(None),
             },
         };
@@ -94,8 +96,8 @@ enum Over {
 
 /// Where samples come from.
 enum Source {
-    /// A tree that runs: the number of a process of it, and the time of the first sample.
-    Tree(u32, Instant),
+    /// A tree that runs: the number of a process of it, the time of the first sample, and a request without an answer.
+    Tree(u32, Instant, Option<Figures>),
     /// A recording, and how many of its samples were shown.
     Recording(Vec<Sample>, usize),
 }
@@ -106,7 +108,7 @@ impl Source {
             return Ok(Self::Recording(sample::read(path)?, 0));
         }
         match args.pid {
-            Some(pid) => Ok(Self::Tree(pid, Instant::now())),
+            Some(pid) => Ok(Self::tree(pid)),
             None => only_tree()?.with_context(|| {
                 let shown = trees::list().into_iter().map(|tree| {
                     let of = tree
@@ -123,14 +125,29 @@ impl Source {
         }
     }
 
-    /// The next sample; none at the end of a recording.
+    fn tree(pid: u32) -> Self {
+        Self::Tree(pid, Instant::now(), None)
+    }
+
+    /// The next sample; none at the end of a recording. A tree that does not answer is waited for once, and not asked
+    /// again: its queue would fill with questions.
     fn next(&mut self) -> Result<Option<Sample>> {
         match self {
-            Self::Tree(pid, start) => Ok(Some(Sample {
-                seconds: start.elapsed().as_secs_f64(),
-                pid: *pid,
-                stats: ask::stats_of(*pid)?,
-            })),
+            Self::Tree(pid, start, asked) => {
+                let (mut figures, limit) = match asked.take() {
+                    Some(asked) => (asked, AGAIN),
+                    None => (Figures::ask(*pid)?, ask::PATIENCE),
+                };
+                let stats = figures.within(limit);
+                if stats.as_ref().is_err_and(ask::is_silent) {
+                    *asked = Some(figures);
+                }
+                Ok(Some(Sample {
+                    seconds: start.elapsed().as_secs_f64(),
+                    pid: *pid,
+                    stats: stats?,
+                }))
+            }
             Self::Recording(samples, shown) => {
                 let next = samples.get(*shown).cloned();
                 *shown += 1;
@@ -143,7 +160,7 @@ impl Source {
 /// The tree to show where none is named: the only one; none where the user must choose.
 fn only_tree() -> Result<Option<Source>> {
     match ebb_tree::trees()[..] {
-        [one] => Ok(Some(Source::Tree(one, Instant::now()))),
+        [one] => Ok(Some(Source::tree(one))),
         [] => bail!("no `ebb run` of yours runs: start one, or give a PID"),
         _ => Ok(None),
     }
@@ -221,9 +238,11 @@ fn watch(
                     if let Some(file) = &mut recording {
                         sample::record(file, &sample).context("--record")?;
                     }
+                    state.silent = false;
                     state.take(sample);
                 }
                 Ok(None) => state.paused = true,
+                Err(error) if ask::is_silent(&error) => state.silent = true,
                 Err(error) if state.now().is_some() => {
                     return Ok(Over::Ended(format!("the tree has ended: {error:#}")));
                 }
