@@ -28,6 +28,7 @@ mod figures;
 mod generate;
 mod guard;
 mod lab;
+mod late_file;
 mod library;
 mod limit;
 mod metrics;

@@ -17,12 +17,12 @@ mod view;
 
 use crate::ask::{self, Figures};
 use crate::cli::TopArgs;
+use crate::late_file::LateFile;
 use anyhow::{Context, Result, bail};
 use ebb_stores::human;
 use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
 use sample::Sample;
 use state::{State, Step};
-use std::fs::File;
 use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -47,14 +47,10 @@ pub fn top(args: TopArgs) -> Result<ExitCode> {
     if !stdout().is_terminal() {
         bail!("standard output is no terminal: `ebb top --once` or `ebb stats` print the figures");
     }
-    let mut recording = args.record.as_deref().map(File::create).transpose();
-    let recording = match &mut recording {
-        Ok(file) => file.as_mut(),
-        Err(error) => bail!("--record: {error}: give a file that can be written"),
-    };
+    let mut recording = recording(&args)?;
     let mut terminal =
         ratatui::try_init().context("the terminal cannot be drawn on: use `ebb top --once`")?;
-    let outcome = session(&mut terminal, first, recording);
+    let outcome = session(&mut terminal, first, recording.as_mut());
     ratatui::restore();
     if let Some(line) = outcome? {
         eprintln!("ebb: {line}");
@@ -62,11 +58,17 @@ pub fn top(args: TopArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn recording(args: &TopArgs) -> Result<Option<LateFile>> {
+    let path = args.record.as_deref();
+    path.map(|path| LateFile::open("--record", path))
+        .transpose()
+}
+
 /// Shows a tree, or the list to choose one from, in turn; the last line for the user.
 fn session(
     terminal: &mut DefaultTerminal,
     mut source: Option<Source>,
-    mut recording: Option<&mut File>,
+    mut recording: Option<&mut LateFile>,
 ) -> Result<Option<String>> {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     loop {
@@ -168,6 +170,7 @@ fn only_tree() -> Result<Option<Source>> {
 
 /// Prints what there is now; rates need two samples.
 fn once(args: &TopArgs, source: &mut Source) -> Result<ExitCode> {
+    let recording = recording(args)?;
     let mut state = State::new(false);
     let mut last = None;
     if let Source::Recording(..) = source {
@@ -185,8 +188,7 @@ fn once(args: &TopArgs, source: &mut Source) -> Result<ExitCode> {
         }
     }
     let last = last.context("no figures")?;
-    if let Some(path) = &args.record {
-        let mut file = File::create(path).context("--record: give a file that can be written")?;
+    if let Some(mut file) = recording {
         sample::record(&mut file, &last)?;
     }
     let mut out = stdout().lock();
@@ -225,7 +227,7 @@ fn text_of(backend: &TestBackend) -> String {
 fn watch(
     terminal: &mut DefaultTerminal,
     source: &mut Source,
-    mut recording: Option<&mut File>,
+    mut recording: Option<&mut LateFile>,
     colour: bool,
 ) -> Result<Over> {
     let mut state = State::new(colour);
