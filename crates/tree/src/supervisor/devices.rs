@@ -13,6 +13,7 @@ use ebb_stores::PendingHeader;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 
 /// Opens a SPEC given while the tree runs. It changes nothing: the header is to be written before data is.
@@ -352,10 +353,35 @@ fn reopen_to_read(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Whether two paths lead to the same file or directory now.
+/// Whether two paths lead to the same file or directory.
 fn same_file(a: &str, b: &str) -> bool {
-    match (std::fs::canonicalize(a), std::fs::canonicalize(b)) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => false,
+    let a = whole(a);
+    a.is_some() && a == whole(b)
+}
+
+/// A path without links. A private file has no name any more, but its directory has.
+fn whole(path: &str) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    if let Ok(whole) = path.canonicalize() {
+        return Some(whole);
+    }
+    let directory = path.parent()?.canonicalize().ok()?;
+    Some(directory.join(path.file_name()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_is_found_by_the_path_it_was_given_with() {
+        let here = std::env::current_dir().unwrap();
+        let at = |name: &str| here.join(name).to_str().unwrap().to_owned();
+        assert!(same_file("private", &at("private")));
+        assert!(same_file("./src/../private", &at("private")));
+        assert!(same_file("src", &at("src/.")), "a directory");
+        assert!(!same_file("private", &at("src/private")));
+        assert!(!same_file("private", &at("other")));
+        assert!(!same_file("no/such", &at("no/such")), "nor any directory");
     }
 }
