@@ -2,25 +2,45 @@
 
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
-use ebb_tree::{Ask, Reply, Request, StatsShown};
+use ebb_tree::{Ask, AskError, Reply, Request, StatsShown};
+use std::time::Duration;
 
-/// Asks, shows progress on standard error, and returns the answer.
+/// How long a tree may say nothing before the user is told, or no longer waits.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Asks, shows progress on standard error, and returns the answer. Of a tree that does not answer it says so, once, and
+/// waits on: what was asked for is done when the tree goes on.
 ///
 /// # Errors
 /// The process belongs to no tree, or the supervisor refused, with the reason.
 pub fn ask(pid: u32, request: &Request) -> Result<String> {
-    answer(Ask::send(pid, request)?)
-}
-
-fn answer(mut ask: Ask) -> Result<String> {
+    let mut ask = Ask::send(pid, request)?;
     let mut progress = Progress::new();
+    let mut told = false;
     loop {
-        match ask.reply()? {
-            Reply::Progress(text) => progress.show(&text),
-            Reply::Done(text) => return Ok(text),
-            Reply::Failed(why) => bail!("{why}"),
+        let reply = match ask.reply_within(PATIENCE) {
+            Err(AskError::Silent) if told => continue,
+            Err(silent @ AskError::Silent) => {
+                told = true;
+                progress.show_now(&silent.to_string());
+                continue;
+            }
+            reply => reply?,
+        };
+        if let Some(text) = last(reply, &mut progress)? {
+            return Ok(text);
         }
     }
+}
+
+/// The text of the last reply.
+fn last(reply: Reply, progress: &mut Progress) -> Result<Option<String>> {
+    match reply {
+        Reply::Progress(text) => progress.show(&text),
+        Reply::Done(text) => return Ok(Some(text)),
+        Reply::Failed(why) => bail!("{why}"),
+    }
+    Ok(None)
 }
 
 /// The figures of the tree that a process is in.
@@ -36,7 +56,43 @@ pub fn stats_of(pid: u32) -> Result<StatsShown> {
 /// # Errors
 /// As for [`stats_of`].
 pub fn own_stats(control: &str) -> Result<StatsShown> {
-    parsed(&answer(Ask::send_to(control, &Request::Stats)?)?)
+    let mut ask = Ask::send_to(control, &Request::Stats)?;
+    let mut progress = Progress::new();
+    loop {
+        if let Some(text) = last(ask.reply()?, &mut progress)? {
+            return parsed(&text);
+        }
+    }
+}
+
+/// A request for the figures of a tree, of whom nobody can say that it answers.
+pub struct Figures(Ask);
+
+impl Figures {
+    /// Asks the tree that a process is in.
+    ///
+    /// # Errors
+    /// It is in none.
+    pub fn ask(pid: u32) -> Result<Self> {
+        Ok(Self(Ask::send(pid, &Request::Stats)?))
+    }
+
+    /// Waits so long for them.
+    ///
+    /// # Errors
+    /// They did not come ([`is_silent`]), or as for [`stats_of`].
+    pub fn within(&mut self, limit: Duration) -> Result<StatsShown> {
+        match self.0.reply_within(limit)? {
+            Reply::Done(text) => parsed(&text),
+            Reply::Failed(why) => bail!("{why}"),
+            Reply::Progress(_) => bail!("the answer is not to this question"),
+        }
+    }
+}
+
+/// Whether a tree did not answer in time. It may later.
+pub fn is_silent(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(AskError::Silent))
 }
 
 fn parsed(stats: &str) -> Result<StatsShown> {

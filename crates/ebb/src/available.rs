@@ -1,5 +1,6 @@
-//! Available memory: the tightest bound of the machine and of the memory cgroups (v1 and v2) that this process
-//! is in.
+//! Available memory: the tightest bounds of the machine and of the memory cgroups (v1 and v2) that this process
+//! is in. What is free and what there is in all are bounded each by itself: a container of a machine short of memory
+//! has its limit in all, and what the machine has free.
 
 #[cfg(fuzzing)]
 use crate::cgroups::groups;
@@ -16,10 +17,12 @@ const MARGIN: u64 = 64 << 20;
 pub struct Available {
     /// Bytes not used yet.
     pub free: u64,
-    /// Bytes in all: the cgroup's limit, or the machine's memory.
-    pub total: u64,
-    /// Setter of the bound.
+    /// Setter of that bound.
     pub from: Source,
+    /// Bytes in all: a cgroup's limit, or the machine's memory.
+    pub total: u64,
+    /// Setter of that bound.
+    pub total_from: Source,
 }
 
 /// A bound of memory.
@@ -41,7 +44,7 @@ impl fmt::Display for Source {
 }
 
 impl Available {
-    /// The tightest bound that applies to this process.
+    /// The tightest bounds that apply to this process.
     pub fn here() -> Available {
         Self::under(Path::new("/"))
     }
@@ -52,9 +55,25 @@ impl Available {
         own_groups(root, MEMORY)
             .into_iter()
             .filter_map(|group| group_available(root, group))
-            .chain([machine])
-            .min_by_key(|available| available.free)
-            .expect("the machine is always there")
+            .fold(machine, Self::tightest)
+    }
+
+    /// Of two places the tighter bounds.
+    fn tightest(self, other: Available) -> Available {
+        let (free, from) = match other.free < self.free {
+            true => (other.free, other.from),
+            false => (self.free, self.from),
+        };
+        let (total, total_from) = match other.total < self.total {
+            true => (other.total, other.total_from),
+            false => (self.total, self.total_from),
+        };
+        Available {
+            free,
+            from,
+            total,
+            total_from,
+        }
     }
 
     /// The budget where the user names none.
@@ -80,8 +99,9 @@ fn machine(meminfo: &str) -> Available {
     };
     Available {
         free: field("MemAvailable:"),
-        total: field("MemTotal:"),
         from: Source::Machine,
+        total: field("MemTotal:"),
+        total_from: Source::Machine,
     }
 }
 
@@ -115,8 +135,9 @@ fn group_available(root: &Path, group: PathBuf) -> Option<Available> {
     // v1 says "no limit" with a number near 2^63.
     (limit < 1 << 60).then(|| Available {
         free: limit.saturating_sub(used.saturating_sub(cache)),
+        from: Source::Cgroup(group.clone()),
         total: limit,
-        from: Source::Cgroup(group),
+        total_from: Source::Cgroup(group),
     })
 }
 
@@ -196,6 +217,28 @@ mod tests {
         put("cg/a/b/memory.high", "max\n");
         put("cg/a/memory.max", "17179869184\n");
         machine(available());
+    }
+
+    #[test]
+    fn a_share_is_of_the_least_there_is_in_all() {
+        let root = system(true);
+        let put = |name: &str, text: &str| put(root.path(), name, text);
+        let group = |path: &str| Source::Cgroup(path.into());
+        // A container of 4 GiB, where the machine has 1 free; and a group above that has less free.
+        put(
+            "proc/meminfo",
+            "MemTotal: 8388608 kB\nMemAvailable: 1048576 kB\n",
+        );
+        put("cg/a/b/memory.max", "4294967296\n");
+        put("cg/a/b/memory.current", "4096\n");
+        let bound = Available::under(root.path());
+        assert_eq!((bound.free, bound.from), (GIB, Source::Machine));
+        assert_eq!((bound.total, bound.total_from), (4 * GIB, group("/cg/a/b")));
+        put("cg/a/memory.max", "6442450944\n");
+        put("cg/a/memory.current", "6442446848\n");
+        let bound = Available::under(root.path());
+        assert_eq!((bound.free, bound.from), (4096, group("/cg/a")));
+        assert_eq!((bound.total, bound.total_from), (4 * GIB, group("/cg/a/b")));
     }
 
     #[test]

@@ -348,7 +348,7 @@ pub struct SizeArgs {
     #[arg(long, value_name = "TIME")]
     pub interval: Option<String>,
 
-    /// A JSON object instead of text
+    /// A JSON object instead of text; for a PID it comes at the end, after 60 times the interval
     #[arg(long)]
     pub json: bool,
 

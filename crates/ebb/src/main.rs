@@ -28,6 +28,7 @@ mod figures;
 mod generate;
 mod guard;
 mod lab;
+mod late_file;
 mod library;
 mod limit;
 mod metrics;
@@ -48,6 +49,7 @@ mod words_of_top;
 mod wrap;
 
 use clap::Parser;
+use std::io::{self, Write, stderr};
 use std::process::ExitCode;
 
 /// Exit status when ebb itself failed, as `env`, `timeout` and `docker run` have it.
@@ -82,9 +84,37 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
+        Err(error) if is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ebb: {error:#}");
+            let _ = writeln!(stderr(), "ebb: {error:#}");
             FAILED.into()
         }
+    }
+}
+
+/// Whether the reader of our output has gone, as `head` does: there is nobody to tell.
+fn is_unread(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let direct = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = || cause.downcast_ref::<serde_json::Error>()?.io_error_kind();
+        direct.or_else(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{Context, anyhow};
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_failure() {
+        let pipe = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let json = serde_json::Error::io(pipe());
+        let with_words = Err::<(), _>(pipe()).context("words").unwrap_err();
+        for unread in [pipe().into(), json.into(), with_words] {
+            assert!(is_unread(&unread), "{unread:?}");
+        }
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert!(!is_unread(&full.into()) && !is_unread(&anyhow!("words")));
     }
 }

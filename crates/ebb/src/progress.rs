@@ -28,13 +28,20 @@ impl Progress {
         }
     }
 
-    /// How far it is now. Nobody may read it any more.
+    /// How far it is now.
     pub fn show(&mut self, text: &str) {
+        if self.is_terminal || self.since.elapsed() >= PATIENCE {
+            self.show_now(text);
+        }
+    }
+
+    /// The same, wherever it goes and whenever the last line was written. Nobody may read it any more.
+    pub fn show_now(&mut self, text: &str) {
         if self.is_terminal {
             self.is_shown = true;
             // Not wrapped, whatever the width: of a line that is wrapped the first part would stay.
             let _ = write!(stderr(), "\r\x1b[K\x1b[?7lebb: {text}\x1b[?7h");
-        } else if self.since.elapsed() >= PATIENCE {
+        } else {
             self.since = Instant::now();
             let _ = writeln!(stderr(), "ebb: {text}");
         }

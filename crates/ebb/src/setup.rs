@@ -110,7 +110,7 @@ fn budget(text: Option<&str>, available: &Available) -> Result<u64> {
         bail!(
             "--memory {text} is more than the {} that {} has in all: give less, or leave --memory out",
             human(available.total),
-            available.from
+            available.total_from
         );
     }
     Ok(budget)
@@ -178,9 +178,11 @@ fn check_faults() -> Result<()> {
 }
 
 fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<PendingHeader>)> {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let look = SearchTime::Unlimited(&report_search);
     let (mut devices, mut pending_header) = (Vec::new(), Vec::new());
     for spec in &specs {
-        if let Some((device, mark)) = handed_over(spec)? {
+        if let Some((device, mark)) = handed_over(spec, &look, PATIENCE)? {
             devices.push(device);
             pending_header.extend(mark);
         }
@@ -190,12 +192,15 @@ fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<PendingHeader>
 
 /// Opens a device, and waits a moment for another run to release it. After `ebb run` was killed, its lock stays
 /// for 10 to 60 ms longer than any process has the file open.
-fn handed_over(spec: &SwapSpec) -> Result<Option<Opened>, OpenError> {
-    const PATIENCE: Duration = Duration::from_millis(500);
+fn handed_over(
+    spec: &SwapSpec,
+    look: &SearchTime<'_>,
+    patience: Duration,
+) -> Result<Option<Opened>, OpenError> {
     let start = Instant::now();
     loop {
-        match device(spec, &SearchTime::Unlimited(&report_search)) {
-            Err(OpenError::Taken { .. }) if start.elapsed() < PATIENCE => {
+        match device(spec, look) {
+            Err(OpenError::Taken { .. }) if start.elapsed() < patience => {
                 thread::sleep(Duration::from_millis(5));
             }
             answer => return answer,
@@ -232,17 +237,14 @@ fn report_search(seen: u64, all: u64) {
 }
 
 /// Opens a device that is added while the tree runs. The supervisor does nothing else meanwhile, so a device
-/// that takes long to look through is refused.
-fn open_later(spec: &str) -> Result<SetupDevice, String> {
+/// that takes long to look through is refused, and the wait for another run is short.
+fn open_later(spec: &str) -> Result<Opened, String> {
     const SEARCH: Duration = Duration::from_millis(500);
+    const PATIENCE: Duration = Duration::from_millis(100);
     let parsed: SwapSpec = spec.parse().map_err(|e| format!("swap {spec}: {e}"))?;
-    let opened = device(&parsed, &SearchTime::AtMost(SEARCH)).map_err(|e| e.to_string())?;
-    let (device, pending_header) =
-        opened.ok_or_else(|| format!("swap {spec}: that is no device"))?;
-    if let Some(pending_header) = pending_header {
-        pending_header.write().map_err(|e| e.to_string())?;
-    }
-    Ok(device)
+    let opened = handed_over(&parsed, &SearchTime::AtMost(SEARCH), PATIENCE);
+    let opened = opened.map_err(|e| e.to_string())?;
+    opened.ok_or_else(|| format!("swap {spec}: that is no device"))
 }
 
 #[cfg(test)]
@@ -253,8 +255,9 @@ mod tests {
     fn available(free: u64, total: u64) -> Available {
         Available {
             free: free << 20,
-            total: total << 20,
             from: Source::Machine,
+            total: total << 20,
+            total_from: Source::Machine,
         }
     }
 
@@ -270,6 +273,24 @@ mod tests {
         assert!(refused(Some("2M"), &available).contains("at least 16M"));
         assert!(refused(Some("3G"), &available).contains("2G"));
         assert!(refused(None, &self::available(4, 2048)).contains("at least 16M"));
+    }
+
+    /// A run that was killed holds its lock a little longer.
+    #[test]
+    fn a_device_that_another_run_gives_up_is_waited_for() {
+        let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+        file.as_file().set_len(8 << 20).unwrap();
+        let spec = file.path().to_str().unwrap();
+        let held = open_later(spec).unwrap();
+        let released = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            drop(held);
+        });
+        let opened = open_later(spec);
+        assert!(opened.is_ok(), "{:?}", opened.err());
+        released.join().unwrap();
+        let refused = open_later(spec).err().unwrap();
+        assert!(refused.contains("in use by another run"), "{refused}");
     }
 
     #[test]

@@ -3,21 +3,21 @@
 //! Names of counters are the kernel's where the kernel has them. Durations are nanoseconds,
 //! percentiles exact to 1/16; sizes are bytes.
 
+use crate::late_file::LateFile;
 use crate::wait::End;
 use anyhow::{Result, anyhow};
 use ebb_engine::PAGE_SIZE;
 use ebb_tree::{Mode, Totals};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The file, opened before the program starts, so that a bad path is refused in time.
+/// The file, opened before the program starts.
 pub struct StatsFile {
     path: PathBuf,
-    file: File,
+    /// None: a pipe that has had its figures. Its reader waits for its end.
+    file: Option<LateFile>,
 }
 
 impl StatsFile {
@@ -26,20 +26,9 @@ impl StatsFile {
     /// # Errors
     /// Those of open(2).
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::options()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(|error| {
-                anyhow!(
-                    "--stats {}: {error}: give a file that can be written",
-                    path.display()
-                )
-            })?;
         Ok(Self {
             path: path.into(),
-            file,
+            file: Some(LateFile::open("--stats", path)?),
         })
     }
 
@@ -48,14 +37,12 @@ impl StatsFile {
     /// # Errors
     /// Those of write(2): a full disk.
     pub fn write(&mut self, stats: &Value) -> Result<()> {
-        let text = format!("{stats:#}\n");
-        let mut put = || -> std::io::Result<()> {
-            self.file.rewind()?;
-            // Fails on pipes and terminals, which have no length and take the text all the same.
-            let _ = self.file.set_len(0);
-            self.file.write_all(text.as_bytes())
+        let Some(mut file) = self.file.take() else {
+            return Ok(());
         };
-        put().map_err(|error| {
+        let written = file.replace(format!("{stats:#}\n").as_bytes());
+        self.file = Some(file).filter(LateFile::is_regular);
+        written.map_err(|error| {
             anyhow!(
                 "cannot write {}: {error}: give another file the next time",
                 self.path.display()
@@ -92,4 +79,37 @@ pub fn stats(command: &[OsString], totals: &Totals, end: End, wall: Duration) ->
         "counters": totals.counters_by_name(),
         "fault_latency": latency,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_pipe_has_figures_once_and_then_its_end() {
+        let (mut read, write) = std::io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", write.as_raw_fd());
+        let mut file = StatsFile::open(Path::new(&path)).unwrap();
+        drop(write);
+        file.write(&json!({"faults": 1})).unwrap();
+        file.write(&json!({"faults": 2})).unwrap();
+        let mut got = String::new();
+        // The file is open still, so only its end of the pipe can have been closed.
+        read.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "{\n  \"faults\": 1\n}\n");
+        drop(file);
+    }
+
+    #[test]
+    fn a_file_has_the_last_figures() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stats");
+        let mut file = StatsFile::open(&path).unwrap();
+        file.write(&json!({"faults": 1000})).unwrap();
+        file.write(&json!({"faults": 2})).unwrap();
+        let got = std::fs::read_to_string(path).unwrap();
+        assert_eq!(got, "{\n  \"faults\": 2\n}\n");
+    }
 }

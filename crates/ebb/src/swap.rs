@@ -24,14 +24,20 @@ pub fn swap(args: SwapArgs) -> Result<ExitCode> {
             if parsed == SwapSpec::None {
                 bail!("\"none\" is no device: to take one away there is `ebb swap off`");
             }
-            println!("{}", ask(pid, &Request::On(from_here(&spec)?))?);
+            done(&ask(pid, &Request::On(from_here(&spec)?))?)?;
         }
         SwapVerb::Off { device, pid } => {
-            println!("{}", ask(pid, &Request::Off(from_here(&device)?))?);
+            done(&ask(pid, &Request::Off(from_here(&device)?))?)?;
         }
         SwapVerb::Show { pid, json } => show(&ask(pid, &Request::Show)?, json)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the answer of a change.
+fn done(answer: &str) -> Result<()> {
+    writeln!(stdout(), "{answer}")
+        .with_context(|| format!("it was done, but standard output does not take \"{answer}\""))
 }
 
 /// A path or SPEC for a supervisor that works in another directory. A number of a device is no

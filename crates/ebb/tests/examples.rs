@@ -7,6 +7,7 @@ mod common;
 
 use common::{cannot_page, ebb};
 use ebb_harness::tools;
+use ebb_stores::{Size, SwapSpec, SwapTarget};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -163,6 +164,30 @@ fn the_pod_and_the_device_plugin_agree() {
     let wanted = format!("{}/{}", domain.unwrap(), name.unwrap());
     let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
     assert_eq!(limits[&wanted], 1, "{wanted}: {limits}");
+}
+
+/// The kubelet does not see a file without a name, so the SPEC bounds it, within what the volume is allowed.
+#[test]
+fn the_swap_file_of_the_pod_has_a_size() {
+    let Some(pod) = yaml("kubernetes/pod.yaml") else {
+        return;
+    };
+    let job = &pod["spec"]["containers"][0];
+    let variables = job["env"].as_array().unwrap();
+    let swap = variables.iter().find(|one| one["name"] == "EBB_SWAP");
+    let spec: SwapSpec = swap.unwrap()["value"].as_str().unwrap().parse().unwrap();
+    let SwapSpec::At(SwapTarget {
+        size: Some(Size::Bytes(bytes)),
+        path: Some(path),
+        ..
+    }) = spec
+    else {
+        panic!("{spec}");
+    };
+    assert_eq!(job["volumeMounts"][0]["mountPath"], path.to_str().unwrap());
+    let limit = &pod["spec"]["volumes"][0]["emptyDir"]["sizeLimit"];
+    let limit = limit.as_str().unwrap().strip_suffix("Gi").unwrap();
+    assert!(bytes <= limit.parse::<u64>().unwrap() << 30, "{limit}");
 }
 
 /// A shell can read each step's script, and what is asked of `ebb` there it does.

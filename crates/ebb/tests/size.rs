@@ -177,7 +177,11 @@ fn a_tree_that_runs_is_looked_at() {
     let _alone = alone();
     let tree = Tree::start(BUDGET, &["a"], "fork");
     let said = size(&["--interval", "20ms", &tree.pid]);
+    let json = size(&["--interval", "20ms", "--json", &tree.pid]);
     tree.stop(2);
+    let report: Value = serde_json::from_slice(&json.stdout).expect("one object");
+    let windows = report["touched"].as_array().unwrap();
+    assert_eq!(windows.len(), 3, "{report}");
     let table = text(&said.stdout);
     assert!(said.status.success(), "{}", text(&said.stderr));
     assert!(

@@ -76,6 +76,40 @@ fn somebodys_data_is_not_added_to_a_tree_unless_it_is_given_up() {
     tree.stop(1);
 }
 
+/// The device is there, whoever reads of it.
+#[test]
+fn an_answer_that_nobody_takes_is_no_panic() {
+    if cannot_page() {
+        return;
+    }
+    let tree = Tree::start(BUDGET, &["a:256M"], "alone");
+    let asked = |stdout: Stdio| {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "2", "60"]).arg(ebb());
+        command.args(["swap", "on", &format!("{}:16M", tree.path("b")), &tree.pid]);
+        command
+            .stdout(stdout)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap()
+    };
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let told = asked(full.into());
+    let said = String::from_utf8_lossy(&told.stderr);
+    assert_eq!(told.status.code(), Some(125), "{said}");
+    assert!(
+        said.starts_with("ebb: it was done, but standard output"),
+        "{said}"
+    );
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let quiet = asked(write.into());
+    let said = String::from_utf8_lossy(&quiet.stderr);
+    assert!(quiet.status.success() && said.is_empty(), "{said}");
+    assert_eq!(tree.show().as_array().unwrap().len(), 3);
+    tree.stop(1);
+}
+
 /// The figure of one device in what `ebb swap show --json` printed.
 fn figure(shown: &serde_json::Value, n: usize, name: &str) -> u64 {
     let figure = shown[n][name].as_u64();

@@ -272,6 +272,19 @@ fn no_permission_is_said() {
 }
 
 #[test]
+fn a_swap_file_in_memory_is_told_of() {
+    let dir = match tempfile::tempdir_in("/dev/shm") {
+        Ok(dir) => dir,
+        Err(error) => return eprintln!("skipped: no /dev/shm to write to: {error}"),
+    };
+    let device = try_open(&sized(&dir.path().join("file"), 8 << 20)).unwrap();
+    assert!(device.facts.in_memory && !device.facts.direct);
+    let told = device.notes.iter().any(|n| n.contains("frees no RAM"));
+    assert!(told, "{:?}", device.notes);
+    exercise(device);
+}
+
+#[test]
 fn memory_backed_directories_are_told_of() {
     let dir = match tempfile::tempdir_in("/dev/shm") {
         Ok(dir) => dir,

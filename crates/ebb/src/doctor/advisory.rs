@@ -170,8 +170,8 @@ fn memory() -> Check {
         available.total >> 20,
         available.default_budget() >> 20,
     );
-    let whose = match &available.from {
-        Source::Cgroup(_) => format!("of {total} MiB that {} allows", available.from),
+    let whose = match &available.total_from {
+        Source::Cgroup(_) => format!("of {total} MiB that {} allows", available.total_from),
         Source::Machine => format!("of the machine's {total} MiB"),
     };
     Check::ok(

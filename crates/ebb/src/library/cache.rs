@@ -154,9 +154,10 @@ fn is_whole(path: &Path, hash: &str) -> Result<bool> {
 }
 
 fn write(dir: &Path, path: &Path, content: &[u8]) -> Result<()> {
-    let own = dir.join(format!(".{}", std::process::id()));
-    // Left by a process of the same number that was killed.
-    let _ = fs::remove_file(&own);
+    // Containers may share the directory, and processes of two have the same number.
+    let mut random = [0; 8];
+    ebb_sys::random::fill(&mut random)?;
+    let own = dir.join(format!(".{:016x}", u64::from_ne_bytes(random)));
     let put = || -> std::io::Result<()> {
         let mut file = File::options().write(true).create_new(true).open(&own)?;
         file.set_permissions(fs::Permissions::from_mode(mode()))?;
@@ -215,6 +216,19 @@ mod tests {
         in_base(&base, FILE, &hash(), unwanted).unwrap();
         let names = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(names, 1, "nothing else is left there");
+    }
+
+    /// A process of the same number in another container writes at the same time. Our file is not its file.
+    #[test]
+    fn nobody_takes_the_file_that_another_writes() {
+        let (_dir, base) = base();
+        let path = in_base(&base, FILE, &hash(), &content).unwrap();
+        fs::remove_file(&path).unwrap();
+        let theirs = path.with_file_name(format!(".{}", std::process::id()));
+        fs::write(&theirs, "a part of").unwrap();
+        in_base(&base, FILE, &hash(), &content).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), content().unwrap());
+        assert_eq!(fs::read(&theirs).unwrap(), b"a part of");
     }
 
     #[test]

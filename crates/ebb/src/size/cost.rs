@@ -8,7 +8,7 @@ use crate::ask::stats_of;
 use anyhow::{Context, Result, ensure};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::random::Random;
-use std::io::Read;
+use std::io::{Read, Write, stdout};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -68,6 +68,6 @@ pub fn touch_pages() -> Result<ExitCode> {
     let took = start.elapsed();
     std::hint::black_box(&memory);
     let waited = stats_of(std::process::id())?.waited_ns();
-    println!("{} {waited}", took.as_nanos());
+    writeln!(stdout(), "{} {waited}", took.as_nanos())?;
     Ok(ExitCode::SUCCESS)
 }

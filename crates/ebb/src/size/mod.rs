@@ -53,18 +53,18 @@ fn running(pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
     let mut stats = stats_of(pid)?;
     let factor = factor();
     let mut watch = Watch::new(interval);
-    let mut written = false;
+    let mut is_written = false;
     while let Some(wait) = watch.due_in() {
         thread::sleep(wait);
         // Its end is the end of the watch.
         let Ok(next) = stats_of(pid) else { break };
         stats = next;
         if watch.look(&members(&stats)) {
-            form.write(&Report::of(&stats, ran(&stats), factor, watch.touches()))?;
-            written = true;
+            let report = Report::of(&stats, ran(&stats), factor, watch.touches());
+            is_written = form.write_so_far(&report)?;
         }
     }
-    if !written {
+    if !is_written {
         form.write(&Report::of(&stats, ran(&stats), factor, watch.touches()))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -5,14 +5,13 @@ use super::picture::picture;
 use super::touched::Touches;
 use crate::cli::SizeArgs;
 use crate::figures::seconds;
+use crate::late_file::LateFile;
 use crate::table::{self, Alignment};
 use anyhow::{Context, Result};
 use ebb_stores::human;
 use ebb_tree::StatsShown;
 use serde_json::{Value, json};
-use std::fs::File;
 use std::io::{Write, stderr, stdout};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,33 +88,24 @@ impl Report {
 
 /// Where reports go, and how they look.
 pub struct Form {
-    out: File,
+    out: Box<dyn Write>,
     json: bool,
-    plot: Option<(PathBuf, File)>,
+    plot: Option<(PathBuf, LateFile)>,
 }
 
 impl Form {
-    /// As the options say. Files are opened before the program starts, so that a bad path is refused in time.
+    /// As the options say.
     ///
     /// # Errors
-    /// One cannot be opened.
+    /// A file cannot be opened.
     pub fn new(args: &SizeArgs) -> Result<Self> {
-        let create = |option: &str, path: &PathBuf| {
-            let refused = || {
-                format!(
-                    "{option} {}: give a file that can be written",
-                    path.display()
-                )
-            };
-            File::create(path).with_context(refused)
-        };
-        let out = match (&args.output, args.pid) {
-            (Some(path), _) => create("--output", path)?,
-            (None, Some(_)) => stdout().as_fd().try_clone_to_owned()?.into(),
-            (None, None) => stderr().as_fd().try_clone_to_owned()?.into(),
+        let out: Box<dyn Write> = match (&args.output, args.pid) {
+            (Some(path), _) => Box::new(LateFile::open("--output", path)?),
+            (None, Some(_)) => Box::new(stdout()),
+            (None, None) => Box::new(stderr()),
         };
         let plot = match &args.plot {
-            Some(path) => Some((path.clone(), create("--plot", path)?)),
+            Some(path) => Some((path.clone(), LateFile::open("--plot", path)?)),
             None => None,
         };
         Ok(Self {
@@ -123,6 +113,18 @@ impl Form {
             json: args.json,
             plot,
         })
+    }
+
+    /// Writes what is known so far of a program that goes on; whether it was written. JSON is not: it is one object, of
+    /// the end.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub fn write_so_far(&mut self, report: &Report) -> Result<bool> {
+        if !self.json {
+            self.write(report)?;
+        }
+        Ok(!self.json)
     }
 
     /// Writes one; the picture is the last one's.
@@ -135,10 +137,66 @@ impl Form {
             false => report.text()?,
         };
         self.out.write_all(&text)?;
-        if let Some((path, _)) = &self.plot {
-            std::fs::write(path, picture(&report.rows))
+        self.out.flush()?;
+        if let Some((path, file)) = &mut self.plot {
+            file.replace(picture(&report.rows).as_bytes())
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Verb};
+    use clap::Parser;
+    use std::fs;
+
+    /// What the file holds before anything is written, after a report in between, and after the last.
+    fn written(options: &[&str], option: &str) -> [String; 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report");
+        fs::write(&path, "of yesterday").unwrap();
+        let args = ["ebb", "size", "1", option, path.to_str().unwrap()];
+        let Verb::Size(args) = Cli::parse_from(args.iter().chain(options)).verb else {
+            panic!("another verb");
+        };
+        let mut form = Form::new(&args).unwrap();
+        let mut report = Report {
+            had: 1,
+            resident: 1,
+            windows: Vec::new(),
+            rows: Vec::new(),
+        };
+        let held = || fs::read_to_string(&path).unwrap();
+        let before = held();
+        let is_written = form.write_so_far(&report).unwrap();
+        let between = held();
+        report.had = 2;
+        if !is_written || option == "--plot" {
+            form.write(&report).unwrap();
+        }
+        [before, between, held()]
+    }
+
+    #[test]
+    fn json_is_one_object_and_a_table_comes_at_once() {
+        let [before, between, last] = written(&["--json"], "-o");
+        assert_eq!((&*before, &*between), ("of yesterday", "of yesterday"));
+        let report: Value = serde_json::from_str(&last).unwrap();
+        assert_eq!(report["had_bytes"], 2);
+        let [before, between, last] = written(&[], "-o");
+        assert_eq!(before, "of yesterday");
+        assert!(between.starts_with("The programs had"), "{between}");
+        assert_eq!(between, last);
+    }
+
+    #[test]
+    fn a_picture_takes_the_place_of_the_last() {
+        let [before, between, last] = written(&[], "--plot");
+        assert_eq!(before, "of yesterday");
+        assert!(between.starts_with("<svg"), "{between}");
+        assert_eq!(between, last);
     }
 }

@@ -15,20 +15,22 @@ mod tests;
 mod trees;
 mod view;
 
-use crate::ask;
+use crate::ask::{self, Figures};
 use crate::cli::TopArgs;
+use crate::late_file::LateFile;
 use anyhow::{Context, Result, bail};
 use ebb_stores::human;
 use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
 use sample::Sample;
 use state::{State, Step};
-use std::fs::File;
 use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Time between two samples.
 const PACE: Duration = Duration::from_secs(1);
+/// Time for an answer that is late.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Shows it until the user quits or the tree ends.
 ///
@@ -45,14 +47,10 @@ pub fn top(args: TopArgs) -> Result<ExitCode> {
     if !stdout().is_terminal() {
         bail!("standard output is no terminal: `ebb top --once` or `ebb stats` print the figures");
     }
-    let mut recording = args.record.as_deref().map(File::create).transpose();
-    let recording = match &mut recording {
-        Ok(file) => file.as_mut(),
-        Err(error) => bail!("--record: {error}: give a file that can be written"),
-    };
+    let mut recording = recording(&args)?;
     let mut terminal =
         ratatui::try_init().context("the terminal cannot be drawn on: use `ebb top --once`")?;
-    let outcome = session(&mut terminal, first, recording);
+    let outcome = session(&mut terminal, first, recording.as_mut());
     ratatui::restore();
     if let Some(line) = outcome? {
         eprintln!("ebb: {line}");
@@ -60,18 +58,24 @@ pub fn top(args: TopArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn recording(args: &TopArgs) -> Result<Option<LateFile>> {
+    let path = args.record.as_deref();
+    path.map(|path| LateFile::open("--record", path))
+        .transpose()
+}
+
 /// Shows a tree, or the list to choose one from, in turn; the last line for the user.
 fn session(
     terminal: &mut DefaultTerminal,
     mut source: Option<Source>,
-    mut recording: Option<&mut File>,
+    mut recording: Option<&mut LateFile>,
 ) -> Result<Option<String>> {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     loop {
         let mut shown = match source.take() {
             Some(source) => source,
             None => match trees::choose(terminal, colour)? {
-                Some(pid) => Source::Tree(pid, Instant::now()),
+                Some(pid) => Source::tree(pid),
                 None => return Ok(None),
             },
         };
@@ -94,8 +98,8 @@ enum Over {
 
 /// Where samples come from.
 enum Source {
-    /// A tree that runs: the number of a process of it, and the time of the first sample.
-    Tree(u32, Instant),
+    /// A tree that runs: the number of a process of it, the time of the first sample, and a request without an answer.
+    Tree(u32, Instant, Option<Figures>),
     /// A recording, and how many of its samples were shown.
     Recording(Vec<Sample>, usize),
 }
@@ -106,7 +110,7 @@ impl Source {
             return Ok(Self::Recording(sample::read(path)?, 0));
         }
         match args.pid {
-            Some(pid) => Ok(Self::Tree(pid, Instant::now())),
+            Some(pid) => Ok(Self::tree(pid)),
             None => only_tree()?.with_context(|| {
                 let shown = trees::list().into_iter().map(|tree| {
                     let of = tree
@@ -123,14 +127,29 @@ impl Source {
         }
     }
 
-    /// The next sample; none at the end of a recording.
+    fn tree(pid: u32) -> Self {
+        Self::Tree(pid, Instant::now(), None)
+    }
+
+    /// The next sample; none at the end of a recording. A tree that does not answer is waited for once, and not asked
+    /// again: its queue would fill with questions.
     fn next(&mut self) -> Result<Option<Sample>> {
         match self {
-            Self::Tree(pid, start) => Ok(Some(Sample {
-                seconds: start.elapsed().as_secs_f64(),
-                pid: *pid,
-                stats: ask::stats_of(*pid)?,
-            })),
+            Self::Tree(pid, start, asked) => {
+                let (mut figures, limit) = match asked.take() {
+                    Some(asked) => (asked, AGAIN),
+                    None => (Figures::ask(*pid)?, ask::PATIENCE),
+                };
+                let stats = figures.within(limit);
+                if stats.as_ref().is_err_and(ask::is_silent) {
+                    *asked = Some(figures);
+                }
+                Ok(Some(Sample {
+                    seconds: start.elapsed().as_secs_f64(),
+                    pid: *pid,
+                    stats: stats?,
+                }))
+            }
             Self::Recording(samples, shown) => {
                 let next = samples.get(*shown).cloned();
                 *shown += 1;
@@ -143,7 +162,7 @@ impl Source {
 /// The tree to show where none is named: the only one; none where the user must choose.
 fn only_tree() -> Result<Option<Source>> {
     match ebb_tree::trees()[..] {
-        [one] => Ok(Some(Source::Tree(one, Instant::now()))),
+        [one] => Ok(Some(Source::tree(one))),
         [] => bail!("no `ebb run` of yours runs: start one, or give a PID"),
         _ => Ok(None),
     }
@@ -151,6 +170,7 @@ fn only_tree() -> Result<Option<Source>> {
 
 /// Prints what there is now; rates need two samples.
 fn once(args: &TopArgs, source: &mut Source) -> Result<ExitCode> {
+    let recording = recording(args)?;
     let mut state = State::new(false);
     let mut last = None;
     if let Source::Recording(..) = source {
@@ -168,8 +188,7 @@ fn once(args: &TopArgs, source: &mut Source) -> Result<ExitCode> {
         }
     }
     let last = last.context("no figures")?;
-    if let Some(path) = &args.record {
-        let mut file = File::create(path).context("--record: give a file that can be written")?;
+    if let Some(mut file) = recording {
         sample::record(&mut file, &last)?;
     }
     let mut out = stdout().lock();
@@ -208,7 +227,7 @@ fn text_of(backend: &TestBackend) -> String {
 fn watch(
     terminal: &mut DefaultTerminal,
     source: &mut Source,
-    mut recording: Option<&mut File>,
+    mut recording: Option<&mut LateFile>,
     colour: bool,
 ) -> Result<Over> {
     let mut state = State::new(colour);
@@ -221,9 +240,11 @@ fn watch(
                     if let Some(file) = &mut recording {
                         sample::record(file, &sample).context("--record")?;
                     }
+                    state.silent = false;
                     state.take(sample);
                 }
                 Ok(None) => state.paused = true,
+                Err(error) if ask::is_silent(&error) => state.silent = true,
                 Err(error) if state.now().is_some() => {
                     return Ok(Over::Ended(format!("the tree has ended: {error:#}")));
                 }

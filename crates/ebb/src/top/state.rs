@@ -61,6 +61,8 @@ pub struct State {
     pub chosen: usize,
     /// Flag: new samples are passed over.
     pub paused: bool,
+    /// Flag: the tree does not answer.
+    pub silent: bool,
     /// Flag: the keys are shown.
     pub help: bool,
     /// Flag: it is drawn in colours, as NO_COLOR is not set.
@@ -75,6 +77,7 @@ impl State {
             order: Order::Faults,
             chosen: 0,
             paused: false,
+            silent: false,
             help: false,
             colour,
         }

@@ -99,6 +99,20 @@ fn list_in(colour: bool) -> List {
     List::new(vec![answers, tree(9, None)], colour)
 }
 
+#[test]
+fn a_tree_that_does_not_answer_is_told_of_as_long_as_that_lasts() {
+    let mut state = State::new(false);
+    state.silent = true;
+    let first = picture(&state, 100, 30).unwrap();
+    assert!(first.contains("is it stopped? q quits"), "{first}");
+    state.take(at(1));
+    let later = picture(&state, 100, 30).unwrap();
+    assert!(later.contains("NO ANSWER: stopped?"), "{later}");
+    state.silent = false;
+    let again = picture(&state, 100, 30).unwrap();
+    assert!(!again.contains("NO ANSWER"), "{again}");
+}
+
 /// What this draws on a terminal of that size.
 fn screen(width: u16, height: u16, draw: impl FnOnce(&mut Frame<'_>)) -> TestBackend {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();

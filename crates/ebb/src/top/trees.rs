@@ -2,10 +2,11 @@
 
 use super::keys;
 use super::view::{coloured, draw_help, too_small};
-use crate::ask;
+use crate::ask::{Figures, PATIENCE};
 use crate::figures::paging;
 use anyhow::Result;
 use ebb_stores::human;
+use ebb_sys::proc::Process;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
@@ -36,7 +37,11 @@ pub fn list() -> Vec<Tree> {
 fn tree(pid: u32) -> Tree {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let command = String::from_utf8_lossy(&command).replace('\0', " ");
-    let stats = ask::stats_of(pid).ok();
+    // To wait for each tree that is stopped would hold the terminal.
+    let stopped = Process::open(pid).and_then(|tree| tree.stat());
+    let stopped = stopped.is_ok_and(|tree| matches!(tree.state, b'T' | b't'));
+    let figures = || Figures::ask(pid)?.within(PATIENCE);
+    let stats = if stopped { None } else { figures().ok() };
     Tree {
         pid,
         command: command.trim_end().to_owned(),

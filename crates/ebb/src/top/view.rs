@@ -22,7 +22,11 @@ const SLOTS: u64 = CLUSTER_SLOTS as u64;
 pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let area = frame.area();
     let Some(now) = state.now() else {
-        return frame.render_widget(Paragraph::new("waiting for the first figures"), area);
+        let text = match state.silent {
+            true => "the tree does not answer: is it stopped? q quits",
+            false => "waiting for the first figures",
+        };
+        return frame.render_widget(Paragraph::new(text), area);
     };
     if too_small(frame, &format!("`ebb stats {}` tells the same", now.pid)) {
         return;
@@ -39,7 +43,11 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     ];
     let [title, budget, swap, waiting, latency, processes, keys] =
         Layout::vertical(parts).areas(area);
-    let paused = if state.paused { "  PAUSED" } else { "" };
+    let paused = match (state.silent, state.paused) {
+        (true, _) => "  NO ANSWER: stopped?",
+        (_, true) => "  PAUSED",
+        _ => "",
+    };
     let mode = paging(now.stats.paged);
     let members = now.stats.members.len();
     let text = format!(

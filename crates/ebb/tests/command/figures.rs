@@ -4,6 +4,7 @@ use super::common::{self, cannot_page};
 use super::{run, stderr};
 use ebb_harness::MIB;
 use ebb_harness::job::Job;
+use std::process::Command;
 
 /// The program has run by then: it counts.
 #[test]
@@ -15,6 +16,44 @@ fn figures_that_cannot_be_written_change_no_status() {
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     let told = "ebb: --stats: cannot write /dev/full: ";
     assert!(stderr(&output).starts_with(told), "{}", stderr(&output));
+}
+
+/// The reader gets them, and the end of the pipe.
+#[test]
+fn figures_go_into_a_pipe() {
+    if cannot_page() {
+        return;
+    }
+    let script = "timeout -k1 50 \"$0\" run --stats /dev/stdout true | cat";
+    let mut piped = Command::new("sh");
+    piped.args(["-c", script]).arg(common::ebb());
+    let output = piped.output().unwrap();
+    let stats: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    assert_eq!(stats["exit_status"], 0, "{stats}");
+    assert_eq!(stderr(&output), "");
+}
+
+/// A mistyped command costs nobody the figures of yesterday.
+#[test]
+fn files_of_a_command_that_cannot_run_stay() {
+    if cannot_page() {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    std::fs::write(path, "of yesterday").unwrap();
+    let size = ["-o", "--plot"].map(|option| vec!["size", option, path, "--", "no-such-command"]);
+    let pid = u32::MAX.to_string();
+    let top = vec!["top", "--once", "--record", path, &pid];
+    for args in size.into_iter().chain([top]) {
+        let mut command = Command::new("timeout");
+        command.args(["-k1", "50"]).arg(common::ebb()).args(&args);
+        let output = command.output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        let held = std::fs::read_to_string(path).unwrap();
+        assert_eq!(held, "of yesterday", "{args:?}");
+    }
 }
 
 #[test]

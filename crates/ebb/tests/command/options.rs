@@ -190,6 +190,26 @@ fn doctor_reports_in_text_and_json() {
     }
 }
 
+/// A full disk is told of; a reader that has gone, as `head` does, is nobody to tell.
+#[test]
+fn output_that_nobody_takes_is_no_panic() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(ebb()).arg("doctor").stdout(full).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(
+        stderr(&output).starts_with("ebb: No space left"),
+        "{}",
+        stderr(&output)
+    );
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let output = Command::new(ebb()).arg("doctor").stdout(write).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    assert_eq!(stderr(&output), "");
+}
+
 /// In a cgroup of either version.
 #[test]
 fn the_default_budget_is_what_the_cgroup_has_free() {

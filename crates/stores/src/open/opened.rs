@@ -10,6 +10,7 @@ use crate::transfer::bounce::Bounce;
 use ebb_engine::{MAX_DEVICE_SLOTS, PAGE_SIZE};
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// Bytes of a device that are used at most.
 pub const MAX_DEVICE: u64 = MAX_DEVICE_SLOTS * PAGE_SIZE as u64;
@@ -54,6 +55,14 @@ pub fn usable(
         ));
     }
     Ok(size.min(MAX_DEVICE))
+}
+
+/// Whether a file lies in a file system that is memory itself.
+pub fn is_in_memory(fd: &OwnedFd) -> Result<bool, Errno> {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    let kind = rustix::fs::fstatfs(fd)?.f_type as u64;
+    Ok(matches!(kind, TMPFS | RAMFS))
 }
 
 /// The facts of a device of `size` bytes on that disk.

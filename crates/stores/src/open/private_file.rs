@@ -1,7 +1,7 @@
 //! Private swap files: made without a name, or unlinked at once.
 
 use super::error::{OpenError, system};
-use super::opened::{MAX_DEVICE, OpenedDevice, facts, finish, usable};
+use super::opened::{MAX_DEVICE, OpenedDevice, facts, finish, is_in_memory, usable};
 use super::spec::SwapTarget;
 use super::swap_header::CLUSTER;
 use super::sysfs;
@@ -16,9 +16,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Bytes of a file system's free space that a private file of no given size leaves alone,
 /// unless a tenth of it is less.
 const MARGIN: u64 = 1 << 30;
-
-const TMPFS: u64 = 0x0102_1994;
-const RAMFS: u64 = 0x8584_58f6;
 
 /// A private file without a name in `directory`.
 pub fn in_directory(directory: &Path, place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
@@ -80,9 +77,7 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
         move |errno| system(&name, doing, errno)
     };
     let space = rustix::fs::fstatvfs(&fd).map_err(failed("see how much is free"))?;
-    let kind = rustix::fs::fstatfs(&fd)
-        .map_err(failed("see its file system"))?
-        .f_type as u64;
+    let in_memory = is_in_memory(&fd).map_err(failed("see its file system"))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let limit = rustix::process::getrlimit(Resource::Fsize)
         .current
@@ -124,7 +119,6 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
         },
         errno => system(&name, "set its size", errno),
     })?;
-    let in_memory = matches!(kind, TMPFS | RAMFS);
     if in_memory {
         notes.push(format!(
             "swap {name} is a file system in memory: swapping there frees no RAM; give a directory on a disk"

@@ -11,13 +11,17 @@ use super::{CONTROL_PREFIX, ControlName, MAX_REQUEST, Reply, Request, address};
 use ebb_sys::peer;
 use ebb_sys::proc::Process;
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{self, SendFlags, SocketFlags};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 /// The most generations that are looked at.
 const GENERATIONS: usize = 256;
+/// Time for a place in the queue of a supervisor. Only one that accepts nobody has none left.
+const QUEUE: Duration = Duration::from_secs(2);
 
 /// Why a supervisor could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +45,11 @@ pub enum AskError {
         "`ebb run` does not answer ({0}): it has ended, or is of another version: look whether it runs, and ask with its own ebb"
     )]
     Broken(Errno),
+    /// Nothing came within the time that the asker waits.
+    #[error(
+        "`ebb run` does not answer: if it is stopped (Ctrl-Z), continue it with `fg` or `kill -CONT`, else look whether it is busy"
+    )]
+    Silent,
     /// It ended without an answer.
     #[error("`ebb run` ended before it answered: look whether the program still runs")]
     Ended,
@@ -65,7 +74,10 @@ impl Ask {
     /// See [`AskError`].
     pub fn send_to(control: &str, request: &Request) -> Result<Self, AskError> {
         let pid = std::process::id();
-        let ours = || connect(control, &users_of(pid)).ok_or(AskError::NotManaged(pid));
+        let ours = || match connect(control, &users_of(pid)) {
+            Some(ours) => ours.map_err(|_| AskError::Silent),
+            None => Err(AskError::NotManaged(pid)),
+        };
         Self::send_on(ours, request)
     }
 
@@ -81,6 +93,7 @@ impl Ask {
         match net::send(&connection, &packet, SendFlags::NOSIGNAL) {
             // Refused already: the reason waits to be read.
             Ok(_) | Err(Errno::PIPE) => Ok(Self(connection)),
+            Err(Errno::AGAIN) => Err(AskError::Silent),
             Err(errno) => Err(AskError::Broken(errno)),
         }
     }
@@ -90,9 +103,24 @@ impl Ask {
     /// # Errors
     /// The supervisor ended, or said what cannot be understood.
     pub fn reply(&mut self) -> Result<Reply, AskError> {
-        Reply::receive(&self.0)
-            .map_err(AskError::Broken)?
-            .ok_or(AskError::Ended)
+        self.receive(None)
+    }
+
+    /// The same for at most so long. The request stays, so the reply may come to a later call.
+    ///
+    /// # Errors
+    /// As above; [`AskError::Silent`] where nothing came.
+    pub fn reply_within(&mut self, limit: Duration) -> Result<Reply, AskError> {
+        self.receive(Some(limit))
+    }
+
+    fn receive(&mut self, limit: Option<Duration>) -> Result<Reply, AskError> {
+        set_socket_timeout(&self.0, Timeout::Recv, limit).map_err(AskError::Broken)?;
+        match Reply::receive(&self.0) {
+            Ok(reply) => reply.ok_or(AskError::Ended),
+            Err(Errno::AGAIN) => Err(AskError::Silent),
+            Err(errno) => Err(AskError::Broken(errno)),
+        }
     }
 }
 
@@ -103,7 +131,7 @@ pub fn trees() -> Vec<u32> {
         .iter()
         .filter_map(|name| {
             let pid = ControlName::parse(name)?.pid;
-            let supervisor = connect(name, &users_of(pid))?;
+            let supervisor = connect(name, &users_of(pid))?.ok()?;
             let user = peer::of(supervisor.as_fd()).ok()?.uid;
             (us == 0 || us == user).then_some(pid)
         })
@@ -127,7 +155,7 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
     Process::open(pid).map_err(|_| AskError::NoProcess(pid))?;
     let users = users_of(pid);
     let names = names();
-    let mut next = Some(pid);
+    let (mut next, mut silent) = (Some(pid), false);
     for _ in 0..GENERATIONS {
         let Some(pid) = next.filter(|&pid| pid > 0) else {
             break;
@@ -136,13 +164,18 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
         let own = names.iter().filter(|name| name.starts_with(&own));
         let named = environment(pid);
         for name in own.map(|name| name.to_string()).chain(named) {
-            if let Some(connection) = connect(&name, &users) {
-                return Ok(connection);
+            match connect(&name, &users) {
+                Some(Ok(connection)) => return Ok(connection),
+                Some(Err(Full)) => silent = true,
+                None => {}
             }
         }
         next = parent(pid);
     }
-    Err(AskError::NotManaged(pid))
+    Err(match silent {
+        true => AskError::Silent,
+        false => AskError::NotManaged(pid),
+    })
 }
 
 /// The supervisor's name in a process's environment, as it was started.
@@ -170,11 +203,69 @@ fn users_of(pid: u32) -> Vec<u32> {
     users
 }
 
-fn connect(name: &str, users: &[u32]) -> Option<OwnedFd> {
+/// A queue of connections has no place left, as nobody accepts them.
+struct Full;
+
+/// A connection to the supervisor of this name, if it is one.
+fn connect(name: &str, users: &[u32]) -> Option<Result<OwnedFd, Full>> {
     let socket = super::open(SocketFlags::empty()).ok()?;
-    net::connect(&socket, &address(name)?).ok()?;
+    // It is the limit of connecting, too.
+    set_socket_timeout(&socket, Timeout::Send, Some(QUEUE)).ok()?;
+    match net::connect(&socket, &address(name)?) {
+        Err(Errno::AGAIN) => return Some(Err(Full)),
+        connected => connected.ok()?,
+    }
     let peer = peer::of(socket.as_fd()).ok()?;
     let name = ControlName::parse(name)?;
     let is_one = users.iter().any(|&uid| name.is_listener(peer, uid));
-    is_one.then_some(socket)
+    is_one.then_some(Ok(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// A socket that nobody accepts from, with room for so many: a stopped supervisor's.
+    fn stopped(backlog: i32) -> (String, OwnedFd) {
+        let pid = std::process::id();
+        let name = ControlName {
+            pid,
+            start_time: Process::open(pid).unwrap().start_time(),
+            random: u64::from(pid) << 32 | backlog as u64,
+        };
+        let name = name.to_string();
+        let socket = super::super::open(SocketFlags::empty()).unwrap();
+        net::bind(&socket, &address(&name).unwrap()).unwrap();
+        net::listen(&socket, backlog).unwrap();
+        (name, socket)
+    }
+
+    #[test]
+    fn a_supervisor_that_is_stopped_holds_nobody() {
+        let (name, listener) = stopped(7);
+        let mut ask = Ask::send_to(&name, &Request::Stats).unwrap();
+        let short = Duration::from_millis(20);
+        for _ in 0..2 {
+            let silent = ask.reply_within(short);
+            assert!(matches!(silent, Err(AskError::Silent)), "{silent:?}");
+        }
+        // It goes on, and the reply comes to whoever still waits.
+        let answers = thread::spawn(move || {
+            let accepted = net::accept(&listener).unwrap();
+            Reply::Done("figures".into()).send(&accepted).unwrap();
+        });
+        let reply = ask.reply_within(Duration::from_secs(20)).unwrap();
+        assert_eq!(reply, Reply::Done("figures".into()));
+        answers.join().unwrap();
+    }
+
+    #[test]
+    fn a_queue_that_is_full_holds_nobody() {
+        let (name, _listener) = stopped(0);
+        let first = Ask::send_to(&name, &Request::Stats).unwrap();
+        let second = Ask::send_to(&name, &Request::Stats);
+        assert!(matches!(second, Err(AskError::Silent)), "{second:?}");
+        drop(first);
+    }
 }

@@ -9,13 +9,16 @@ use crate::protocol::{self, Reply, Request};
 use crate::table::{SlotNumber, VERSION, clusters_of, create_leases};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
+use ebb_stores::PendingHeader;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 
-/// Opens a SPEC given while the tree runs.
-pub type Opener = Box<dyn FnMut(&str) -> Result<SetupDevice, String> + Send>;
+/// Opens a SPEC given while the tree runs. It changes nothing: the header is to be written before data is.
+pub type Opener =
+    Box<dyn FnMut(&str) -> Result<(SetupDevice, Option<PendingHeader>), String> + Send>;
 
 /// A device of the tree.
 pub(super) struct TreeDevice {
@@ -103,16 +106,24 @@ impl TreeDevice {
 impl Supervisor {
     /// Puts a device into a free row and tells every member; its number.
     pub(super) fn add_device(&mut self, device: SetupDevice) -> Result<u64, SetupError> {
+        let free = self.free_row()?;
+        let row = TreeDevice::new(self.next_serial, device)?;
+        Ok(self.fill_row(free, row))
+    }
+
+    fn free_row(&self) -> Result<usize, SetupError> {
         let free = self.rows.iter().position(Option::is_none);
-        let free = free.ok_or(SetupError::TooManyDevices(MAX_DEVICES + 1))?;
-        let serial = self.next_serial;
-        let row = TreeDevice::new(serial, device)?;
-        let (facts, clusters) = (row.facts.to_words(), row.leases.owner.len() as u32);
+        free.ok_or(SetupError::TooManyDevices(MAX_DEVICES + 1))
+    }
+
+    fn fill_row(&mut self, free: usize, row: TreeDevice) -> u64 {
+        let (serial, facts) = (row.serial, row.facts.to_words());
+        let clusters = row.leases.owner.len() as u32;
         self.table.devices[free].fill(serial, facts, row.priority, clusters);
-        self.next_serial += 1;
+        self.next_serial = serial + 1;
         self.rows[free] = Some(row);
         self.table.devices_changed();
-        Ok(serial)
+        serial
     }
 
     /// The leases of all devices.
@@ -190,13 +201,19 @@ impl Supervisor {
     }
 
     fn switch_on(&mut self, spec: &str) -> Result<String, String> {
+        let free = self.free_row().map_err(|e| e.to_string())?;
         let Some(open) = &mut self.open else {
             return Err("this tree takes no devices".into());
         };
-        let device = open(spec)?;
+        let (device, pending_header) = open(spec)?;
         let name = device.name.clone();
         let size = device.facts.slots / 256;
-        let serial = self.add_device(device).map_err(|e| e.to_string())?;
+        let row = TreeDevice::new(self.next_serial, device).map_err(|e| e.to_string())?;
+        // Nothing refuses the device after this: what it held is gone.
+        if let Some(header) = pending_header {
+            header.write().map_err(|e| e.to_string())?;
+        }
+        let serial = self.fill_row(free, row);
         Ok(format!("device {serial}: {name}, {size} MiB, is in use"))
     }
 
@@ -336,10 +353,35 @@ fn reopen_to_read(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Whether two paths lead to the same file or directory now.
+/// Whether two paths lead to the same file or directory.
 fn same_file(a: &str, b: &str) -> bool {
-    match (std::fs::canonicalize(a), std::fs::canonicalize(b)) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => false,
+    let a = whole(a);
+    a.is_some() && a == whole(b)
+}
+
+/// A path without links. A private file has no name any more, but its directory has.
+fn whole(path: &str) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    if let Ok(whole) = path.canonicalize() {
+        return Some(whole);
+    }
+    let directory = path.parent()?.canonicalize().ok()?;
+    Some(directory.join(path.file_name()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_is_found_by_the_path_it_was_given_with() {
+        let here = std::env::current_dir().unwrap();
+        let at = |name: &str| here.join(name).to_str().unwrap().to_owned();
+        assert!(same_file("private", &at("private")));
+        assert!(same_file("./src/../private", &at("private")));
+        assert!(same_file("src", &at("src/.")), "a directory");
+        assert!(!same_file("private", &at("src/private")));
+        assert!(!same_file("private", &at("other")));
+        assert!(!same_file("no/such", &at("no/such")), "nor any directory");
     }
 }

@@ -3,7 +3,7 @@
 use crate::support::{Tree, descendants, kill, mib};
 use crate::{Scenario, admission, helped};
 use ebb_engine::random::Random;
-use ebb_tree::{Mode, Reply, Request, Way};
+use ebb_tree::{MAX_DEVICES, Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
 use std::sync::atomic::Ordering::SeqCst;
@@ -54,6 +54,7 @@ pub const ALL: &[Scenario] = &[
         30,
         leaving,
     ),
+    ("a_device_too_many_is_left_as_it_was", 30, device_too_many),
     ("one_process_too_many_is_told_of_once", 60, crowded),
     (
         "a_helper_is_its_program_and_counts_once",
@@ -156,6 +157,32 @@ fn leaving() {
     assert_eq!(tree.sup.devices().len(), 1);
     members[1].kill().unwrap();
     members[1].wait().unwrap();
+}
+
+/// It holds data that the user gave up, but for a tree that uses it.
+fn device_too_many() {
+    let mut tree = Tree::new(mib(512), 10);
+    for _ in 1..MAX_DEVICES {
+        assert!(matches!(tree.ask(Request::On("3".into())), Reply::Done(_)));
+    }
+    let path = std::env::temp_dir().join(format!("ebb-too-many-{}", std::process::id()));
+    let mut data = b"precious".to_vec();
+    data.resize(8 << 20, 0);
+    std::fs::write(&path, &data).unwrap();
+    let spec = format!("{},overwrite=yes", path.display());
+    let reply = tree.ask(Request::On(spec.clone()));
+    let held = std::fs::read(&path).unwrap();
+    assert!(matches!(tree.ask(Request::Off("2".into())), Reply::Done(_)));
+    let later = tree.ask(Request::On(spec));
+    let used = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let Reply::Failed(why) = reply else {
+        panic!("{reply:?}")
+    };
+    assert!(why.contains("at most 8 can be in use"), "{why}");
+    assert!(held == data, "a device that was refused was written to");
+    assert!(matches!(later, Reply::Done(_)), "{later:?}");
+    assert!(used.starts_with(&[0; 8]), "a device in use is marked");
 }
 
 fn crowded() {

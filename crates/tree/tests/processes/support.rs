@@ -1,6 +1,6 @@
 //! Starting, killing and watching processes.
 
-use ebb_stores::Facts;
+use ebb_stores::{Facts, PendingHeader, SearchTime};
 use ebb_sys::shm::Area;
 use ebb_tree::{Ask, Config, Limits, Reply, Request, Setup, SetupDevice, Supervisor};
 use std::os::fd::OwnedFd;
@@ -105,17 +105,21 @@ impl Tree {
         let notices = Arc::new(Mutex::new(Vec::new()));
         let sink = notices.clone();
         let facts = Facts::new(clusters as u64 * 512);
-        // A SPEC is a number of clusters.
+        // A SPEC is a number of clusters, or a real one.
         let open = |spec: &str| {
+            if spec.starts_with('/') {
+                return open_file(spec);
+            }
             let clusters: usize = spec.parse().map_err(|e| format!("{e}"))?;
             let (_, fd) = Area::create("beside", clusters * 8).map_err(|e| format!("{e}"))?;
             let facts = Facts::new(clusters as u64 * 512);
-            Ok(SetupDevice {
+            let device = SetupDevice {
                 name: "beside".into(),
                 fd,
                 facts,
                 priority: None,
-            })
+            };
+            Ok((device, None))
         };
         let sup = Supervisor::new(Setup {
             budget_pages,
@@ -247,6 +251,21 @@ impl Tree {
             "{members} members left, {used} pages used, {check:?}"
         );
     }
+}
+
+/// Opens a SPEC as `ebb` does.
+fn open_file(spec: &str) -> Result<(SetupDevice, Option<PendingHeader>), String> {
+    let spec = spec.parse().map_err(|e| format!("{e}"))?;
+    let look = SearchTime::AtMost(Duration::ZERO);
+    let opened = ebb_stores::open(&spec, &look).map_err(|e| e.to_string())?;
+    let opened = opened.ok_or("none")?;
+    let device = SetupDevice {
+        name: opened.name,
+        fd: opened.fd,
+        facts: opened.facts,
+        priority: opened.priority,
+    };
+    Ok((device, opened.pending_header))
 }
 
 /// The stamps of the device, from the descriptor that a member received.
