@@ -12,7 +12,8 @@ use crate::types::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 
 impl Devices {
     /// A write to a slot failed. The consequence is up to the error: the slot leaves service, or the
-    /// device, or neither, as a disk that is full may have room again. The slot is its owner's still.
+    /// device, or neither, as a disk that is full may have room again: until then the device gives slots alone that
+    /// have blocks (`backing`). The slot is its owner's still.
     ///
     /// # Errors
     /// There is no such device or slot.
@@ -26,9 +27,20 @@ impl Devices {
         match error {
             IoError::Slot => return self.bad_slot(cpu, device, slot),
             IoError::Device => self.retire(device),
-            IoError::NoSpace | IoError::FileLimit | IoError::Request => {}
+            IoError::NoSpace => self.ran_short(&*self.device_of(device, slot)?, slot),
+            IoError::FileLimit | IoError::Request => {}
         }
         Ok(())
+    }
+
+    /// A slot found no block. The cursors go: one at a cluster that lacks blocks would give the next slots.
+    fn ran_short(&self, device: &Device, slot: SlotIndex) {
+        let c = slot.cluster();
+        let newly = device.backing().failed(c);
+        let in_hand = |cluster: &mut Cluster| matches!(cluster.state, ClusterState::OffList(_));
+        if newly || self.with_cluster(device, c, in_hand) == Some(true) {
+            self.let_cursors_go(|_| true);
+        }
     }
 
     /// A write to a slot failed: it leaves service. The owner has lost it and must not free
