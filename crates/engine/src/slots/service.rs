@@ -28,7 +28,7 @@ impl Devices {
             IoError::Slot => return self.bad_slot(cpu, device, slot),
             IoError::Device => self.retire(device),
             IoError::NoSpace => self.ran_short(&*self.device_of(device, slot)?, slot),
-            IoError::FileLimit | IoError::Request => {}
+            IoError::Again | IoError::FileLimit | IoError::Request => {}
         }
         Ok(())
     }
