@@ -162,9 +162,10 @@ impl Device {
         TakenOut::Done
     }
 
-    /// Slots of the clusters that the lender has.
+    /// Slots of the clusters that the lender has; none where somebody has looked for one in vain since the last came
+    /// back: others read those that nobody holds.
     pub(super) fn borrowable(&self) -> u64 {
-        let clusters = self.lender.as_ref().map_or(0, |l| l.free_clusters());
-        clusters * CLUSTER_SLOTS as u64
+        let lender = self.lender.as_ref().filter(|lender| !lender.is_wanted());
+        lender.map_or(0, |l| l.free_clusters()) * CLUSTER_SLOTS as u64
     }
 }
