@@ -97,9 +97,10 @@ impl Devices {
     }
 
     /// Nothing more goes to the device, which this process may only read: what is there stays until it is
-    /// freed. That is no fault of the device.
+    /// freed, also after a drain that failed. That is no fault of the device.
     pub fn only_read(&self, device: DeviceId) {
         if let Some(device) = self.device(device) {
+            device.lists().only_read = true;
             self.stop(&device);
         }
     }
@@ -117,7 +118,7 @@ impl Devices {
         self.in_flight.tell(device.slots);
     }
 
-    /// A drain is taken back: the device is in service again, unless errors took it out.
+    /// A drain is taken back: the device is in service again, unless errors took it out or it is only read.
     pub fn readmit(&self, device: DeviceId) {
         if let Some(device) = self.device(device) {
             self.resume(&device);
@@ -135,11 +136,13 @@ enum TakenOut {
 }
 
 impl Device {
-    /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good:
-    /// the lists' lock is held, so that who ceases for them and who begins see each other.
+    /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good, and so
+    /// does that it is only read: the lists' lock is held, so that who ceases for them and who begins see each
+    /// other.
     pub(super) fn accept(&self, yes: bool) -> bool {
-        let _lists = self.lists();
-        let yes = yes && self.errors.load(Relaxed) < DEVICE_ERROR_LIMIT;
+        let lists = self.lists();
+        let failed = self.errors.load(Relaxed) >= DEVICE_ERROR_LIMIT;
+        let yes = yes && !failed && !lists.only_read;
         self.accepting.swap(yes, Relaxed) != yes
     }
 

@@ -119,6 +119,7 @@ impl Device {
                     tables: 0,
                     held: 0,
                     past_end: 0,
+                    only_read: false,
                 }),
                 Backing::new(clusters),
             )),

@@ -87,6 +87,46 @@ fn clusters_that_others_read_are_no_room_for_a_drain() {
     devices.check();
 }
 
+/// The process has become another user, which may not write there; nor may a child, where no lender tells
+/// its slots from its parent's.
+#[test]
+fn a_device_that_is_only_read_stays_so_after_a_drain() {
+    struct Nowhere;
+    impl Mover for Nowhere {
+        fn relocate(&self, _: Cpu, _: EntryId, _: Extent, _: Option<Extent>) -> Moved {
+            Moved::NoPlace
+        }
+    }
+    let by_fork = |devices: &Devices, _| devices.fork_child();
+    for only_read in [by_fork, Devices::only_read] {
+        let (devices, id) = one(1024, Options::default());
+        devices.set_mover(Arc::new(Nowhere));
+        let mut out = ExtentList::new();
+        for i in 0..100 {
+            devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+        }
+        only_read(&devices, id);
+        // There is no room at first; then there seems to be some, of which nothing is to be had.
+        let step = devices.drain_step(A, id, 64);
+        assert_eq!(step, Err(DrainError::NoRoom { missing: 100 }));
+        let lender = Arc::new(Lent::default());
+        lender.free.lock().unwrap().extend(0..4);
+        lender.read.lock().unwrap().extend(0..4);
+        let other = Some(lender as Arc<dyn Lender>);
+        devices
+            .add(blank(4 * 512), DeviceSpec::default(), other)
+            .unwrap();
+        let step = devices.drain_step(A, id, 64);
+        assert_eq!(step, Err(DrainError::NoRoom { missing: 100 }));
+        devices.readmit(id);
+        let usage = devices.usage()[0];
+        assert!(!usage.accepting && !usage.out && usage.errors == 0);
+        let full = devices.allocate(A, 1, EntryId(1000), &mut out);
+        assert_eq!(full, Err(AllocError::Full));
+        devices.check();
+    }
+}
+
 /// A process's spare clusters, and those that it holds empty, are for any other that finds nothing.
 #[test]
 fn empty_clusters_go_to_another_process_that_finds_none() {
