@@ -151,6 +151,22 @@ fn a_transient_read_error_is_read_again() {
     managed.assert_struck(&["read_again"], "read errors");
 }
 
+/// As in a control group that is full for a moment: a read waits, and a page that is not written stays.
+#[test]
+fn transfers_without_memory_cost_no_page() {
+    if cannot_page() {
+        return;
+    }
+    let job = incompressible().time_limit(Duration::from_secs(60));
+    let alone = free(&job, "touch");
+    let managed = Under::budget(BUDGET).faults("again=1/100,seed=5").run(&job);
+    managed.assert_same(&alone, "no memory for transfers");
+    managed.assert_struck(&["write_error"], "a write without memory");
+    for counter in ["read_error", "read_again", "poisoned"] {
+        assert_eq!(managed.counter(counter), 0, "{counter}: {}", managed.stats);
+    }
+}
+
 #[test]
 fn corrupted_data_is_noticed() {
     if cannot_page() {

@@ -40,6 +40,8 @@ pub enum IoError {
     NoSpace,
     /// This process may write no file so large (EFBIG, RLIMIT_FSIZE): nothing is wrong with the device.
     FileLimit,
+    /// The system had no memory for the transfer at this moment (ENOMEM, EAGAIN): that says nothing of slot or device.
+    Again,
     /// The device is gone or refuses everything; nothing on it can be used again.
     Device,
     /// The request itself was wrong (out of range, not a multiple of a page): our own bug.
@@ -52,6 +54,7 @@ impl fmt::Display for IoError {
             IoError::Slot => "the transfer failed",
             IoError::NoSpace => "no space is left behind the device",
             IoError::FileLimit => "the process may write no file so large",
+            IoError::Again => "the system has no memory for the transfer",
             IoError::Device => "the device is gone",
             IoError::Request => "the request was out of range",
         })
@@ -156,7 +159,7 @@ pub trait Lender: Send + Sync {
     fn has_readers(&self, cluster: ClusterIndex) -> bool;
     /// This process no longer refers to any slot of `cluster`, which another process owns.
     fn stop_reading(&self, cluster: ClusterIndex);
-    /// Clusters nobody holds, a hint.
+    /// Clusters nobody holds, a hint: some may have readers, and cannot be taken.
     fn free_clusters(&self) -> u64;
     /// Whether a process looked for a free cluster in vain, and none has come back since: empty ones
     /// are not to be kept.

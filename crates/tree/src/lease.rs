@@ -352,7 +352,16 @@ impl<'a> Leases<'a> {
         })
     }
 
-    /// Clusters without owner, a hint.
+    /// Clusters that can be handed out: without owner and reader. It looks at each that was ever owned.
+    pub fn takeable(&self) -> u64 {
+        let touched = (self.header.touched.load(SeqCst) as usize).min(self.owner.len());
+        let is_free =
+            |c: &usize| self.owner[*c].load(Relaxed) == 0 && !self.look_for_reader(*c, usize::MAX);
+        let untouched = self.owner.len() - touched;
+        (untouched + (0..touched).filter(is_free).count()) as u64
+    }
+
+    /// Clusters without owner, those with readers among them; a hint.
     pub fn free(&self) -> u64 {
         self.header.free.load(Relaxed)
     }

@@ -27,9 +27,7 @@ impl Devices {
         let Some(mover) = self.mover.get() else {
             return 0;
         };
-        // Of those that nobody holds, none may be to be had: others read them.
-        let lender = device.lender.as_ref().filter(|lender| !lender.is_wanted());
-        let borrowable = lender.map_or(0, |l| l.free_clusters());
+        let borrowable = device.borrowable() / CLUSTER_SLOTS as u64;
         if !device.accepting() || device.whole() + borrowable >= RESERVE {
             return 0;
         }

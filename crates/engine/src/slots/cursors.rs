@@ -113,9 +113,9 @@ impl Devices {
     /// costs. None if there is no room in it, or more than one device to choose from: then the search
     /// goes on.
     fn advance(&self, cpu: Cpu, state: &mut CpuState, want: Request) -> Option<Extent> {
-        let device = self
-            .sole(&state.devices)
-            .filter(|device| !device.rotational && device.accepting())?;
+        let device = self.sole(&state.devices).filter(|device| {
+            !device.rotational && device.accepting() && !device.backing().is_short()
+        })?;
         let cpu = self.own_set(cpu);
         let list = if device.wants_discard {
             FREE
@@ -140,7 +140,7 @@ impl Devices {
         let start = device.take_window(&mut cluster, want);
         let full = usize::from(cluster.count) == CLUSTER_SLOTS;
         match (start, cluster.state) {
-            (Some(_), ClusterState::Full) if full => {}
+            (Some(_), ClusterState::Full) if full => device.backing().filled(c),
             (Some(start), ClusterState::OffList(_)) if !full => {
                 let spot = Cursor {
                     cluster: c,

@@ -40,6 +40,7 @@ impl Devices {
         self.let_cursors_go(|_| true);
         for device in self.devices() {
             let Some(lender) = &device.lender else {
+                device.lists().only_read = true;
                 device.accept(false);
                 continue;
             };

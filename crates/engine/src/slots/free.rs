@@ -118,7 +118,7 @@ impl Devices {
         let full = cluster.state == ClusterState::Full;
         let freed = release(&mut cluster, extent);
         per_cpu.count(state, extent.device, -freed);
-        if full && order == usize::from(cluster.order) && self.is_opened(device, &mut cluster) {
+        if full && order == usize::from(cluster.order) && self.is_opened(device, c, &mut cluster) {
             let opened = &mut state.opened[order];
             if opened.is_none() {
                 *opened = Some(device.take_opened(c, &mut cluster, self.own_set(cpu)));
@@ -135,14 +135,14 @@ impl Devices {
     /// Whether a cluster of which a folio was just freed, until then a full one, should be next for
     /// the processor that freed it. Of single pages the return cache sees to that; one
     /// processor alone is in nobody's way; with several devices it is for them to take turns.
-    fn is_opened(&self, device: &Device, cluster: &mut Cluster) -> bool {
+    fn is_opened(&self, device: &Device, c: ClusterIndex, cluster: &mut Cluster) -> bool {
         cluster.order > 0
             && self.cpus.len() > 1
             && self.is_sole()
             && !device.rotational
             && !device.wants_discard
             // With the processor's lock held, under which clusters in hand are let go.
-            && device.accepting()
+            && device.gives(c)
             && {
                 cluster.release_gone();
                 cluster.count > 0

@@ -50,7 +50,7 @@ impl Devices {
             let at = returned.slot.within();
             let mut cluster = lock(&device.cell(c)?.cluster);
             // Asked with the lock held, as for any allocation.
-            if !device.accepting() {
+            if !device.gives(c) {
                 return None;
             }
             match retake(&mut cluster, at, want) {

@@ -7,6 +7,7 @@ use super::drain::Mover;
 use super::error::DrainError;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId};
+use std::sync::Arc;
 
 /// The room needed to empty a device, at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,10 +119,11 @@ impl Devices {
         room
     }
 
-    /// Whether a device takes pages and has room for a cluster of them.
+    /// Whether a device takes pages and has room for a cluster of them, with blocks.
     pub fn has_room(&self) -> bool {
         let devices = self.devices();
-        let mut taking = devices.iter().filter(|device| device.accepting());
+        let taking = |device: &&Arc<Device>| device.accepting() && !device.backing().is_short();
+        let mut taking = devices.iter().filter(taking);
         taking.any(|device| self.free_slots(device) >= CLUSTER_SLOTS as u64)
     }
 

@@ -114,9 +114,10 @@ impl Devices {
     }
 
     /// The last resort of a single slot: goes through the clusters one by one, whoever holds
-    /// them. On lists, a cluster that another thread only looks at would be missed.
+    /// them. On lists, a cluster that another thread only looks at would be missed. Not on a device short of
+    /// blocks: each search would go through all its clusters in vain.
     pub(super) fn sweep(&self, device: &Device, want: Request) -> Option<Extent> {
-        if self.has_nothing(device) {
+        if self.has_nothing(device) || device.backing().is_short() {
             return None;
         }
         device.cells().find_map(|(c, _)| {
@@ -196,7 +197,7 @@ impl Device {
         };
         self.look_around(|c, cluster| {
             *held = cluster.is_none().then_some(c).or(*held);
-            cluster.is_some_and(window)
+            self.backing().has(c) && cluster.is_some_and(window)
         })
     }
 
@@ -225,6 +226,7 @@ impl Device {
             len: 0,
         };
         self.look_around(|c, cluster| {
+            let cluster = cluster.filter(|_| self.backing().has(c));
             let table = cluster.and_then(|cluster| cluster.table.as_ref());
             let run = table.and_then(|table| table.used().longest_run(enough));
             if let Some((_, len)) = run {

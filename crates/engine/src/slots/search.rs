@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// FRAG clusters looked at in one search.
 const FRAG_SCANS: u32 = 8;
+/// Clusters of a list looked at in one search of a device that is short of blocks.
+const SHORT_SCANS: u32 = 32;
 /// Frozen clusters whose readers are asked for in one allocation, but for the last attempt.
 const THAW_LOOKS: usize = 16;
 
@@ -208,6 +210,9 @@ impl Devices {
         effort: Effort,
     ) -> Option<Extent> {
         let patience = effort.patience();
+        if effort == Effort::Short {
+            device.backing().pass();
+        }
         if device.rotational {
             let found = device.allocate_at(&mut lock(&device.shared), want);
             if let Some(found) = found {
@@ -282,7 +287,10 @@ impl Devices {
                 &mut device.lists(),
                 frag(want.order),
                 &mut looks,
-                |_, cluster| cluster.is_some_and(|cluster| may_fit(cluster, want, copies)),
+                |c, cluster| {
+                    device.backing().has(c)
+                        && cluster.is_some_and(|cluster| may_fit(cluster, want, copies))
+                },
             )?;
             let mut cluster = lock(&device.cell(c)?.cluster);
             if device.isolate_this(c, &mut cluster, Owner::Scan)
@@ -313,6 +321,11 @@ impl Devices {
         want: Request,
         patience: Patience,
     ) -> Option<Extent> {
+        // Clusters without blocks stay on the list, at its end.
+        let most = match device.backing().is_short() {
+            true => SHORT_SCANS,
+            false => u32::MAX,
+        };
         // How many more to try. Counted when the first has nothing, which is seldom.
         let mut left = None;
         loop {
@@ -321,7 +334,7 @@ impl Devices {
             if found.is_some() {
                 return found;
             }
-            let more = left.unwrap_or_else(|| device.len(list));
+            let more = left.unwrap_or_else(|| device.len(list).min(most));
             left = Some(more.checked_sub(1)?);
         }
     }
@@ -337,6 +350,10 @@ impl Devices {
     ) -> Option<Extent> {
         cluster.release_gone();
         if !device.accepting() {
+            self.settle(device, c, &mut cluster, Requeue::AfterFree);
+            return None;
+        }
+        if !device.backing().has(c) {
             self.settle(device, c, &mut cluster, Requeue::AfterFree);
             return None;
         }

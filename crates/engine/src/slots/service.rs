@@ -12,7 +12,8 @@ use crate::types::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 
 impl Devices {
     /// A write to a slot failed. The consequence is up to the error: the slot leaves service, or the
-    /// device, or neither, as a disk that is full may have room again. The slot is its owner's still.
+    /// device, or neither, as a disk that is full may have room again: until then the device gives slots alone that
+    /// have blocks (`backing`). The slot is its owner's still.
     ///
     /// # Errors
     /// There is no such device or slot.
@@ -26,9 +27,20 @@ impl Devices {
         match error {
             IoError::Slot => return self.bad_slot(cpu, device, slot),
             IoError::Device => self.retire(device),
-            IoError::NoSpace | IoError::FileLimit | IoError::Request => {}
+            IoError::NoSpace => self.ran_short(&*self.device_of(device, slot)?, slot),
+            IoError::Again | IoError::FileLimit | IoError::Request => {}
         }
         Ok(())
+    }
+
+    /// A slot found no block. The cursors go: one at a cluster that lacks blocks would give the next slots.
+    fn ran_short(&self, device: &Device, slot: SlotIndex) {
+        let c = slot.cluster();
+        let newly = device.backing().failed(c);
+        let in_hand = |cluster: &mut Cluster| matches!(cluster.state, ClusterState::OffList(_));
+        if newly || self.with_cluster(device, c, in_hand) == Some(true) {
+            self.let_cursors_go(|_| true);
+        }
     }
 
     /// A write to a slot failed: it leaves service. The owner has lost it and must not free
@@ -85,9 +97,10 @@ impl Devices {
     }
 
     /// Nothing more goes to the device, which this process may only read: what is there stays until it is
-    /// freed. That is no fault of the device.
+    /// freed, also after a drain that failed. That is no fault of the device.
     pub fn only_read(&self, device: DeviceId) {
         if let Some(device) = self.device(device) {
+            device.lists().only_read = true;
             self.stop(&device);
         }
     }
@@ -105,7 +118,7 @@ impl Devices {
         self.in_flight.tell(device.slots);
     }
 
-    /// A drain is taken back: the device is in service again, unless errors took it out.
+    /// A drain is taken back: the device is in service again, unless errors took it out or it is only read.
     pub fn readmit(&self, device: DeviceId) {
         if let Some(device) = self.device(device) {
             self.resume(&device);
@@ -123,11 +136,13 @@ enum TakenOut {
 }
 
 impl Device {
-    /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good:
-    /// the lists' lock is held, so that who ceases for them and who begins see each other.
+    /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good, and so
+    /// does that it is only read: the lists' lock is held, so that who ceases for them and who begins see each
+    /// other.
     pub(super) fn accept(&self, yes: bool) -> bool {
-        let _lists = self.lists();
-        let yes = yes && self.errors.load(Relaxed) < DEVICE_ERROR_LIMIT;
+        let lists = self.lists();
+        let failed = self.errors.load(Relaxed) >= DEVICE_ERROR_LIMIT;
+        let yes = yes && !failed && !lists.only_read;
         self.accepting.swap(yes, Relaxed) != yes
     }
 
@@ -150,9 +165,10 @@ impl Device {
         TakenOut::Done
     }
 
-    /// Slots of the clusters that the lender has.
+    /// Slots of the clusters that the lender has; none where somebody has looked for one in vain since the last came
+    /// back: others read those that nobody holds.
     pub(super) fn borrowable(&self) -> u64 {
-        let clusters = self.lender.as_ref().map_or(0, |l| l.free_clusters());
-        clusters * CLUSTER_SLOTS as u64
+        let lender = self.lender.as_ref().filter(|lender| !lender.is_wanted());
+        lender.map_or(0, |l| l.free_clusters()) * CLUSTER_SLOTS as u64
     }
 }

@@ -8,6 +8,7 @@ mod groups;
 mod model;
 mod ranges;
 mod shrinking;
+mod sparse;
 mod windows;
 
 use super::*;
@@ -138,6 +139,8 @@ pub(super) struct Faulty {
     corrupt_reads: AtomicU32,
     /// The error of transfers that fail.
     why: std::sync::Mutex<IoError>,
+    /// Slots that have blocks, and the blocks that are left for others.
+    blocks: std::sync::Mutex<(HashSet<u64>, usize)>,
     /// Flag: it cannot be reached.
     gone: AtomicBool,
     /// Time of each batch, in microseconds.
@@ -176,6 +179,10 @@ impl Store for Faulty {
         }
         for (op, result) in ops.iter().zip(results) {
             let at = op.slot as usize * PAGE_SIZE;
+            if !self.has_blocks(op) {
+                *result = Err(IoError::NoSpace);
+                continue;
+            }
             let mut data = self.data.lock().unwrap();
             if take_bit(&self.fail_writes) {
                 // Half of it arrives: a short write.
@@ -220,6 +227,9 @@ impl Store for Faulty {
         self.expected.lock().unwrap().extend_from_slice(slots);
     }
     fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
+        let (has, left) = &mut *self.blocks.lock().unwrap();
+        let freed = (slot..slot + slots).filter(|slot| has.remove(slot)).count();
+        *left = left.saturating_add(freed);
         let at = slot as usize * PAGE_SIZE;
         self.data.lock().unwrap()[at..at + slots as usize * PAGE_SIZE].fill(0xdd);
         Ok(())
@@ -261,6 +271,7 @@ fn faulty(clusters: usize, world: &Arc<World>) -> Arc<Faulty> {
         fail_writes: AtomicU32::new(0),
         corrupt_reads: AtomicU32::new(0),
         why: IoError::Slot.into(),
+        blocks: (HashSet::new(), usize::MAX).into(),
         gone: AtomicBool::new(false),
         delay: AtomicU32::new(0),
         writing: AtomicU32::new(0),
@@ -320,6 +331,15 @@ fn take_time(delay: &AtomicU32) {
 }
 
 impl Faulty {
+    /// Whether every slot of a write has a block now, as of a sparse file.
+    fn has_blocks(&self, op: &WriteOp<'_>) -> bool {
+        let (has, left) = &mut *self.blocks.lock().unwrap();
+        (op.slot..).take(op.data.len() / PAGE_SIZE).all(|slot| {
+            let new = *left > 0 && has.insert(slot);
+            *left -= usize::from(new);
+            has.contains(&slot)
+        })
+    }
     fn take_time(&self) {
         take_time(&self.delay);
         let took = 1000 * u64::from(self.delay.load(Relaxed));

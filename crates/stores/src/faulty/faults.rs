@@ -23,6 +23,7 @@ pub struct Rate {
 /// | `short=1/1000` | a write fails after its first half was written |
 /// | `corrupt=1/500` | one bit of what is read is flipped on the way |
 /// | `rot=1/500` | one bit of what is written is flipped for good |
+/// | `again=1/1000` | a transfer finds no memory of the system; asking again may work |
 /// | `lost=1/1000` | a write says it worked, and did nothing |
 /// | `bad=1/1000` | slots that fail every read and write |
 /// | `delay=1/100:5ms` | an operation takes that much longer (us, ms, s) |
@@ -45,6 +46,7 @@ pub struct Faults {
     pub(super) short: Rate,
     pub(super) corrupt: Rate,
     pub(super) rot: Rate,
+    pub(super) again: Rate,
     pub(super) lost: Rate,
     pub(super) bad: Rate,
     pub(super) delay: Rate,
@@ -66,7 +68,7 @@ pub struct Faults {
 pub enum FaultsError {
     /// No such fault.
     #[error(
-        "unknown fault \"{0}\": allowed are read, write, short, corrupt, rot, lost, bad, no-page =N/M, delay=N/M:TIME, gone-after=N, enospc-after=SIZE, pager-after=N, keeper-after=N, no-page-after=N:TIME, seed=N"
+        "unknown fault \"{0}\": allowed are read, write, short, corrupt, rot, again, lost, bad, no-page =N/M, delay=N/M:TIME, gone-after=N, enospc-after=SIZE, pager-after=N, keeper-after=N, no-page-after=N:TIME, seed=N"
     )]
     Unknown(String),
     /// A value that is not one.
@@ -121,6 +123,7 @@ pub enum Kind {
     Delay,
     Position,
     NoPage,
+    Again,
 }
 
 /// Spreads three numbers over 64 bits.
@@ -151,6 +154,7 @@ impl FromStr for Faults {
                 "short" => faults.short = rate()?,
                 "corrupt" => faults.corrupt = rate()?,
                 "rot" => faults.rot = rate()?,
+                "again" => faults.again = rate()?,
                 "lost" => faults.lost = rate()?,
                 "bad" => faults.bad = rate()?,
                 "delay" => {

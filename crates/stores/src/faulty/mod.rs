@@ -100,6 +100,9 @@ impl<S: Store> FaultyStore<S> {
         {
             return self.struck(Fate::Not(Err(IoError::NoSpace)));
         }
+        if faults.strikes(Kind::Again, faults.again, number) {
+            return self.struck(Fate::Not(Err(IoError::Again)));
+        }
         if self.bad(op.slot, len) || faults.strikes(Kind::Write, faults.write, number) {
             return self.struck(Fate::Not(Err(IoError::Slot)));
         }
@@ -192,7 +195,11 @@ impl<S: Store> Store for FaultyStore<S> {
                 }
             };
             let faults = &self.faults;
-            if self.bad(op.slot, op.data.len()) || faults.strikes(Kind::Read, faults.read, number) {
+            if faults.strikes(Kind::Again, faults.again, number) {
+                *result = self.struck(Err(IoError::Again));
+            } else if self.bad(op.slot, op.data.len())
+                || faults.strikes(Kind::Read, faults.read, number)
+            {
                 *result = self.struck(Err(IoError::Slot));
             } else if faults.strikes(Kind::Corrupt, faults.corrupt, number) {
                 self.flip(self.struck(number), op.data);

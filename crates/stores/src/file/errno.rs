@@ -8,6 +8,8 @@ pub fn classify(errno: Errno) -> IoError {
     match errno {
         Errno::NOSPC | Errno::DQUOT => IoError::NoSpace,
         Errno::FBIG => IoError::FileLimit,
+        // EFAULT: the buffer is ours and mapped, so there was no memory for a page of it that was never touched.
+        Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::FAULT => IoError::Again,
         Errno::NXIO
         | Errno::NODEV
         | Errno::BADF
@@ -19,7 +21,7 @@ pub fn classify(errno: Errno) -> IoError {
         | Errno::STALE
         | Errno::TXTBSY
         | Errno::NOMEDIUM => IoError::Device,
-        Errno::INVAL | Errno::FAULT | Errno::OVERFLOW => IoError::Request,
+        Errno::INVAL | Errno::OVERFLOW => IoError::Request,
         _ => IoError::Slot,
     }
 }
@@ -32,7 +34,8 @@ mod tests {
     fn the_kinds() {
         for (errno, kind) in [
             (Errno::IO, IoError::Slot),
-            (Errno::NOMEM, IoError::Slot),
+            (Errno::NOMEM, IoError::Again),
+            (Errno::FAULT, IoError::Again),
             (Errno::NOSPC, IoError::NoSpace),
             (Errno::DQUOT, IoError::NoSpace),
             (Errno::FBIG, IoError::FileLimit),

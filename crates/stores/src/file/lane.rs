@@ -109,7 +109,7 @@ impl FileStore {
         match f(ready) {
             Ok(()) => true,
             // Short of memory now: this batch goes the other way.
-            Err(Errno::AGAIN | Errno::BUSY) => false,
+            Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => false,
             Err(errno) => {
                 self.ring_refused(errno);
                 *ring = OnDemand::Refused;

@@ -169,6 +169,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_child_reads_is_no_room_until_it_is_reaped() {
+        let fixture = DeadChild::new();
+        let (leases, me) = (fixture.leases, fixture.member.slot().index());
+        assert_eq!((leases.free(), leases.takeable()), (8, 8));
+        assert!(leases.release(me, 0));
+        assert_eq!((leases.free(), leases.takeable()), (9, 8));
+        fixture.member.reap_dead();
+        assert_eq!((leases.free(), leases.takeable()), (10, 10));
+    }
+
+    #[test]
     fn dead_children_are_reaped_and_living_ones_are_not() {
         let fixture = DeadChild::new();
         let living = fixture.member.reserve_child(100).unwrap();

@@ -97,9 +97,9 @@ impl TreeDevice {
         self.leases.owner.len() as u64
     }
 
-    /// Pages that nobody has set aside.
+    /// Pages that anybody can still set aside.
     pub(super) fn free_pages(&self) -> u64 {
-        self.leases.free() * CLUSTER_SLOTS as u64
+        self.leases.takeable() * CLUSTER_SLOTS as u64
     }
 }
 

@@ -6,7 +6,7 @@
 //!    ◀──no room after all, cannot be read, or who asked is gone──┘
 //! ```
 //! Each process moves what is its own. So first each process says how much it wants beyond its own clusters
-//! on other devices and its own memory. The sum is compared with the clusters that nobody has. A removal
+//! on other devices and its own memory. The sum is compared with the clusters that nobody has or reads. A removal
 //! for which there is no room leaves everything where it is. While a device is leaving its leases are
 //! closed, so nobody comes to own more of it. Every member moves its pages away, and says how much is left
 //! and why, if it cannot. Others may have taken the room since, or pages compress less than was thought.

@@ -30,6 +30,8 @@ pub(in crate::slots) struct Lists {
     pub tables: usize,
     pub held: u64,
     pub past_end: u32,
+    /// Flag: this process may only read the device, which accepts nothing any more.
+    pub only_read: bool,
 }
 
 /// Whether another thread's hold on a cluster is waited for.

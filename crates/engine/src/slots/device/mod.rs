@@ -1,6 +1,7 @@
 //! One device: its clusters, taking empty ones, and giving them back. The lists of clusters, and how a
 //! cluster moves between them, are in [`lists`].
 
+pub(super) mod backing;
 pub(super) mod copies;
 pub(super) mod cursor;
 pub(super) mod device_order;
@@ -20,6 +21,7 @@ use crate::env::{Lender, Store};
 use crate::locks::{CachePadded, Guard, LockRank, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
+use backing::Backing;
 use copies::Copies;
 use cursor::Cursor;
 use drain_progress::DrainProgress;
@@ -61,7 +63,8 @@ pub(super) struct Device {
     directory: ClusterDirectory,
     /// Slots taken and freed off the fast path, where no processor's lock is held.
     used: CachePadded<UsageCount>,
-    lists: CachePadded<Ordered<Lists, { LockRank::Lists as usize }>>,
+    /// The lists, and the blocks behind the slots: these fill up the cache lines of those.
+    lists: CachePadded<(Ordered<Lists, { LockRank::Lists as usize }>, Backing)>,
     in_flight: Arc<InFlight>,
 }
 
@@ -105,23 +108,32 @@ impl Device {
             to_pack: AtomicU32::new(0),
             directory: ClusterDirectory::new(clusters),
             used: CachePadded(UsageCount::new()),
-            lists: CachePadded(Ordered::new(Lists {
-                heads: [Head {
-                    first: NIL,
-                    last: NIL,
-                    len: 0,
-                }; LISTS],
-                fresh,
-                tables: 0,
-                held: 0,
-                past_end: 0,
-            })),
+            lists: CachePadded((
+                Ordered::new(Lists {
+                    heads: [Head {
+                        first: NIL,
+                        last: NIL,
+                        len: 0,
+                    }; LISTS],
+                    fresh,
+                    tables: 0,
+                    held: 0,
+                    past_end: 0,
+                    only_read: false,
+                }),
+                Backing::new(clusters),
+            )),
             in_flight,
         }
     }
 
     pub fn accepting(&self) -> bool {
         self.accepting.load(Relaxed)
+    }
+
+    /// Whether slots of a cluster can be given now.
+    pub fn gives(&self, c: ClusterIndex) -> bool {
+        self.accepting() && self.backing().has(c)
     }
 
     pub fn bad(&self) -> u32 {
@@ -140,7 +152,12 @@ impl Device {
     }
 
     pub fn lists(&self) -> Guard<'_, Lists, { LockRank::Lists as usize }> {
-        lock(&self.lists.0)
+        lock(&self.lists.0.0)
+    }
+
+    /// The blocks behind the slots.
+    pub fn backing(&self) -> &Backing {
+        &self.lists.0.1
     }
 
     /// The cell of a cluster, if the cluster was ever used.
@@ -162,6 +179,8 @@ impl Device {
     ) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let (c, mut cluster) = match self.isolate(FREE, Owner::Scan, patience) {
             Some(found) => found,
+            // It would not be backed.
+            None if self.backing().is_short() => return None,
             None => self.take_absent()?,
         };
         cluster.order = order;
@@ -263,6 +282,7 @@ impl Device {
                 ClusterState::Free
             }
         } else if usize::from(cluster.count) == CLUSTER_SLOTS {
+            self.backing().filled(c);
             ClusterState::Full
         } else if cluster.only_bad() {
             // Of no use whole: small folios may have it, so that they spare whole ones.
@@ -308,6 +328,7 @@ impl Device {
 
     /// The cluster is not ours any more.
     pub fn forget(&self, c: ClusterIndex, cluster: &mut Cluster) {
+        self.backing().lost(c);
         cluster.count = 0;
         cluster.gone = false;
         let dropped = cluster.table.take();
@@ -342,7 +363,9 @@ impl Device {
         let start = u64::from(c.first_slot().0);
         let slots = (CLUSTER_SLOTS as u64).min(u64::from(self.slots) - start);
         // A failed discard costs room behind the device, not correctness.
-        let _ = self.store.discard(start, slots);
+        if self.store.discard(start, slots).is_ok() {
+            self.backing().discarded(c);
+        }
         let mut cluster = lock(&self.listed(c.0).cluster);
         debug_assert_eq!(cluster.state, ClusterState::OffList(Owner::Discarding));
         self.set_state(&mut self.lists(), c, &mut cluster, ClusterState::Free);
@@ -378,6 +401,6 @@ impl Device {
 
     /// Bytes this device costs: itself, cells and tables.
     pub fn bookkeeping_bytes(&self) -> usize {
-        size_of::<Self>() + self.directory.bytes() + self.lists().tables
+        size_of::<Self>() + self.directory.bytes() + self.backing().bytes() + self.lists().tables
     }
 }

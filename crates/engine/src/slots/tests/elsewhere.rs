@@ -39,6 +39,94 @@ fn a_file_shared_with_another_process_is_full_when_nothing_can_be_borrowed() {
     devices.check();
 }
 
+/// The other process has forked, and ended: nobody holds its clusters, and its child reads them.
+#[test]
+fn a_file_of_which_others_read_what_is_free_is_full() {
+    let (devices, lender) = lent(16);
+    let asked = Arc::new(Asked::default());
+    devices.set_cache_reclaim(asked.clone());
+    let mut out = ExtentList::new();
+    for i in 0..4 * 512 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    for e in out.iter() {
+        devices.set_cache_only(e.device, e.start, true).unwrap();
+    }
+    let free = lender.free.lock().unwrap().clone();
+    lender.read.lock().unwrap().extend(free);
+    let full = devices.allocate(A, 1, EntryId(10_000), &mut out);
+    assert_eq!(full, Err(AllocError::Full));
+    assert!(asked.0.load(Ordering::Relaxed) > 0, "copies take up room");
+    devices.check();
+}
+
+/// Of a device that leaves, as many pages lack room as find none.
+#[test]
+fn clusters_that_others_read_are_no_room_for_a_drain() {
+    struct Elsewhere;
+    impl Mover for Elsewhere {
+        fn relocate(&self, _: Cpu, _: EntryId, _: Extent, to: Option<Extent>) -> Moved {
+            to.map_or(Moved::NoPlace, |_| Moved::Yes)
+        }
+    }
+    let (devices, first) = one(1024, Options::default());
+    devices.set_mover(Arc::new(Elsewhere));
+    let mut out = ExtentList::new();
+    for i in 0..100 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    let lender = Arc::new(Lent::default());
+    lender.free.lock().unwrap().extend(0..4);
+    lender.read.lock().unwrap().extend(0..4);
+    let other = Some(lender as Arc<dyn Lender>);
+    devices
+        .add(blank(4 * 512), DeviceSpec::default(), other)
+        .unwrap();
+    let step = devices.drain_step(A, first, 64);
+    assert_eq!(step, Err(DrainError::NoRoom { missing: 100 }));
+    devices.check();
+}
+
+/// The process has become another user, which may not write there; nor may a child, where no lender tells
+/// its slots from its parent's.
+#[test]
+fn a_device_that_is_only_read_stays_so_after_a_drain() {
+    struct Nowhere;
+    impl Mover for Nowhere {
+        fn relocate(&self, _: Cpu, _: EntryId, _: Extent, _: Option<Extent>) -> Moved {
+            Moved::NoPlace
+        }
+    }
+    let by_fork = |devices: &Devices, _| devices.fork_child();
+    for only_read in [by_fork, Devices::only_read] {
+        let (devices, id) = one(1024, Options::default());
+        devices.set_mover(Arc::new(Nowhere));
+        let mut out = ExtentList::new();
+        for i in 0..100 {
+            devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+        }
+        only_read(&devices, id);
+        // There is no room at first; then there seems to be some, of which nothing is to be had.
+        let step = devices.drain_step(A, id, 64);
+        assert_eq!(step, Err(DrainError::NoRoom { missing: 100 }));
+        let lender = Arc::new(Lent::default());
+        lender.free.lock().unwrap().extend(0..4);
+        lender.read.lock().unwrap().extend(0..4);
+        let other = Some(lender as Arc<dyn Lender>);
+        devices
+            .add(blank(4 * 512), DeviceSpec::default(), other)
+            .unwrap();
+        let step = devices.drain_step(A, id, 64);
+        assert_eq!(step, Err(DrainError::NoRoom { missing: 100 }));
+        devices.readmit(id);
+        let usage = devices.usage()[0];
+        assert!(!usage.accepting && !usage.out && usage.errors == 0);
+        let full = devices.allocate(A, 1, EntryId(1000), &mut out);
+        assert_eq!(full, Err(AllocError::Full));
+        devices.check();
+    }
+}
+
 /// A process's spare clusters, and those that it holds empty, are for any other that finds nothing.
 #[test]
 fn empty_clusters_go_to_another_process_that_finds_none() {

@@ -1,8 +1,9 @@
 //! Tests of the slot allocator: random operations beside a naive allocator (`model`, `forks`), and one
 //! test for each rule that random operations seldom reach (`rules`, `places`, `reclaim`, `returns`,
-//! `elsewhere`). Further ones count locks (`scattered`, `sharing`), or run many threads at once
+//! `elsewhere`, `backing`). Further ones count locks (`scattered`, `sharing`), or run many threads at once
 //! (`stress`). Here is what they share.
 
+mod backing;
 mod elsewhere;
 mod forks;
 mod model;

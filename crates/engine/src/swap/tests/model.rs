@@ -93,7 +93,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let random = prop_oneof![Just(0usize), Just(512usize), 1usize..500];
     // One error that says that the device is gone takes it out.
-    let why = prop_oneof![4 => Just(IoError::Slot), 4 => Just(IoError::NoSpace), 1 => Just(IoError::Device)];
+    let why = prop_oneof![4 => Just(IoError::Slot), 4 => Just(IoError::NoSpace), 2 => Just(IoError::Again), 1 => Just(IoError::Device)];
     let step = prop_oneof![
         6 => (0..3u16, prop_oneof![1usize..5, Just(16usize), 1usize..130], random.clone())
             .prop_map(|(group, pages, random)| Step::Store { group, pages, random }),

@@ -1,0 +1,97 @@
+//! Blocks behind slots. A sparse swap file takes blocks of its file system when slots are first written,
+//! and the file system may have none left.
+//!
+//! A write that fails for that makes its device *short*. A cluster is *backed* if it was full once: all its
+//! slots were written, and keep their blocks until a discard. A short device gives slots of backed clusters
+//! alone. For all others the next device is asked, or the page stays in memory.
+//!
+//! Nobody tells when the file system has room again. So a device is short for a number of searches
+//! ([`PASSES`]), and is then used like any other, until a write fails again. A discard of a backed cluster
+//! ends the shortage at once.
+//!
+//! Both are hints: a wrong one costs a write that fails, after which it is right. So a cluster that comes
+//! from the lender is not backed, nor is one that was never full.
+
+use crate::types::ClusterIndex;
+// Hints, on which no model depends: each of them would make every model longer.
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Searches for which a device stays short. A processor of which another device takes the pages searches
+/// once for each cluster; where there is no other device, once for each batch of pages.
+pub(in crate::slots) const PASSES: u32 = 16;
+
+/// Which clusters of a device have blocks behind all their slots, and whether others may get some.
+pub(in crate::slots) struct Backing {
+    /// Searches that are still to pass over clusters that are not backed.
+    short: AtomicU32,
+    /// A bit for each cluster.
+    backed: Box<[AtomicU64]>,
+}
+
+impl Backing {
+    pub fn new(clusters: u32) -> Self {
+        let words = clusters.div_ceil(u64::BITS);
+        Self {
+            short: AtomicU32::new(0),
+            backed: (0..words).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Whether clusters that are not backed are passed over.
+    pub fn is_short(&self) -> bool {
+        self.short.load(Relaxed) > 0
+    }
+
+    /// A search of the device begins.
+    pub fn pass(&self) {
+        if self.is_short() {
+            let less = |left: u32| left.checked_sub(1);
+            let _ = self.short.fetch_update(Relaxed, Relaxed, less);
+        }
+    }
+
+    /// Whether slots of a cluster can be written, as far as is known.
+    pub fn has(&self, c: ClusterIndex) -> bool {
+        !self.is_short() || {
+            let (word, bit) = self.bit(c);
+            word.load(Relaxed) & bit != 0
+        }
+    }
+
+    /// Every slot of a cluster is in use.
+    pub fn filled(&self, c: ClusterIndex) {
+        let (word, bit) = self.bit(c);
+        if word.load(Relaxed) & bit == 0 {
+            word.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// A slot of a cluster found no block; whether the device was not short.
+    pub fn failed(&self, c: ClusterIndex) -> bool {
+        self.lost(c);
+        self.short.swap(PASSES, Relaxed) == 0
+    }
+
+    /// A cluster is not ours any more, or its blocks are not. Whether it was backed.
+    pub fn lost(&self, c: ClusterIndex) -> bool {
+        let (word, bit) = self.bit(c);
+        word.load(Relaxed) & bit != 0 && word.fetch_and(!bit, Relaxed) & bit != 0
+    }
+
+    /// The device has discarded a cluster: there is room for as much as that had.
+    pub fn discarded(&self, c: ClusterIndex) {
+        if self.lost(c) {
+            self.short.store(0, Relaxed);
+        }
+    }
+
+    /// Bytes on the heap.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.backed)
+    }
+
+    fn bit(&self, c: ClusterIndex) -> (&AtomicU64, u64) {
+        let bits = u64::BITS as usize;
+        (&self.backed[c.index() / bits], 1 << (c.index() % bits))
+    }
+}
