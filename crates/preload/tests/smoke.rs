@@ -274,6 +274,14 @@ fn forks_in_the_middle_of_everything() {
     }
 }
 
+/// Also where the handler interrupted malloc, which holds locks of its own.
+#[test]
+fn forks_in_signal_handlers() {
+    if let Some(program) = built("handlers_fork.c") {
+        program.same();
+    }
+}
+
 #[test]
 fn an_exec_keeps_ebbtide_whatever_the_environment() {
     let Some(program) = built("exec_environment.c") else {
