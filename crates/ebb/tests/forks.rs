@@ -112,6 +112,23 @@ fn arguments_of_clone_in_memory_that_is_out() {
     }
 }
 
+/// A child of `clone` with CLONE_VFORK and a copy of the memory waits for another thread of its parent: nothing is held
+/// meanwhile. Its parent goes on when it execs or ends.
+#[test]
+fn parents_that_wait_for_a_copy_hold_nobody() {
+    if cannot_page() {
+        return;
+    }
+    let managed = same_with(8 * MIB, &c_program("copied_vfork"), &["96"]);
+    let said = String::from_utf8_lossy(&managed.run.stdout);
+    assert_eq!(said.lines().count(), 24, "{said}");
+    for line in said.lines() {
+        let good = line.contains(": in order, in time, ");
+        let good = good && line.ends_with(", 0 more descriptors, 0 wrong");
+        assert!(good, "{line}");
+    }
+}
+
 /// Handlers of a library's own use memory that is out, and locks that another thread holds now and then.
 #[test]
 fn handlers_around_a_fork_that_use_memory() {

@@ -18,13 +18,31 @@
 void* ebb_mi_reserve(void* addr, size_t size, int protection, int flags, int fd, off_t offset);
 void ebb_mi_grows(size_t bytes);
 
+// ---- Locks ----
+//
+// A signal handler may interrupt a thread that holds a lock of mimalloc's, and fork. The fork must know that the lock is
+// its own thread's, from the very instruction that takes it. A mutex of libc names its owner a moment later. So each
+// lock is a word in the place of that mutex: the owner, or 0.
+
+#define _DEFAULT_SOURCE
+#include "mimalloc.h"
+
+#define mi_lock_try_acquire mutex_try_acquire
+#define mi_lock_acquire mutex_acquire
+#define mi_lock_release mutex_release
+#include "mimalloc/types.h"
+#undef mi_lock_try_acquire
+#undef mi_lock_acquire
+#undef mi_lock_release
+static inline bool mi_lock_try_acquire(mi_lock_t* lock);
+static inline void mi_lock_acquire(mi_lock_t* lock);
+static inline void mi_lock_release(mi_lock_t* lock);
+
 // ---- Start ----
 
 // mimalloc starts with the first block, not with the library: most processes that live for a moment ask for none.
 #define MI_PRIM_HAS_PROCESS_ATTACH
 
-#define _DEFAULT_SOURCE
-#include "mimalloc.h"
 #include "mimalloc/internal.h"
 
 // Called by mimalloc when all of it is ready.
@@ -56,6 +74,58 @@ static void sleep_uncancelled(void) {
 #undef mmap
 #undef sleep
 
+// What a futex is for: waits while the lower half of the word is `seen`.
+void ebb_mi_wait(const uint32_t* word, uint32_t seen);
+void ebb_mi_wake_one(const uint32_t* word);
+
+typedef uintptr_t __attribute__((may_alias)) lock_word_t;
+// Beside the owner: somebody waits.
+#define WAITED ((uintptr_t)1)
+
+static mi_decl_thread size_t freed_bytes;
+
+// A thread, and its copy in a forked child.
+static inline uintptr_t this_thread(void) { return (uintptr_t)&freed_bytes; }
+
+static inline lock_word_t* word_of(mi_lock_t* lock) { return (lock_word_t*)lock; }
+
+static inline bool take(lock_word_t* word, uintptr_t* seen, uintptr_t owner) {
+  return __atomic_compare_exchange_n(word, seen, owner, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+static inline bool mi_lock_try_acquire(mi_lock_t* lock) {
+  uintptr_t nobody = 0;
+  return take(word_of(lock), &nobody, this_thread());
+}
+
+static mi_decl_noinline void acquire_slowly(lock_word_t* word) {
+  uintptr_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+  for (;;) {
+    if (seen == 0) {
+      // Others may wait still.
+      if (take(word, &seen, this_thread() | WAITED)) { return; }
+    }
+    else if ((seen & WAITED) != 0 || take(word, &seen, seen | WAITED)) {
+      ebb_mi_wait((const uint32_t*)word, (uint32_t)(seen | WAITED));
+      seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+    }
+  }
+}
+
+static inline void mi_lock_acquire(mi_lock_t* lock) {
+  if mi_unlikely(!mi_lock_try_acquire(lock)) { acquire_slowly(word_of(lock)); }
+}
+
+static inline void mi_lock_release(mi_lock_t* lock) {
+  if mi_unlikely((__atomic_exchange_n(word_of(lock), 0, __ATOMIC_RELEASE) & WAITED) != 0) {
+    ebb_mi_wake_one((const uint32_t*)lock);
+  }
+}
+
+static inline bool is_own(mi_lock_t* lock) {
+  return (__atomic_load_n(word_of(lock), __ATOMIC_RELAXED) & ~WAITED) == this_thread();
+}
+
 // The tests of mimalloc's own function.
 static void detect_by_loader(void) {
 #if __has_include(<sys/platform/x86.h>)
@@ -78,8 +148,6 @@ static void detect_by_loader(void) {
 // memory that is not managed. The lower, the less dead memory is held against the budget; the higher, the more a program
 // that frees and allocates buffers in turn finds its pages still there.
 #define KEEP_FREED ((size_t)16 << 20)
-
-static mi_decl_thread size_t freed_bytes;
 
 static size_t purgeable_bytes(mi_subproc_t* subproc) {
   size_t slices = 0;
@@ -159,6 +227,9 @@ bool ebb_mi_owns(const void* p) {
 // starts or ends, growth of its page map), but a child forked while another thread holds
 // one would wait for that thread for ever. All are taken before the fork, by trial so
 // that no order among them matters, and released on both sides.
+//
+// A lock that the forking thread holds already, below the handler that forks, stays as it is: in the parent and in the
+// child the thread goes on with what it was at, and releases it.
 
 #define LOCK_COUNT 9
 
@@ -177,14 +248,26 @@ static void fork_locks(mi_lock_t* locks[LOCK_COUNT]) {
   locks[i++] = &heap->arena_pages_lock;
 }
 
-static int try_all(mi_lock_t* locks[LOCK_COUNT]) {
+// The locks that this fork has taken, each a bit: of the thread whose turn it is to fork.
+static unsigned taken IN_DATA;
+
+static void release_taken(mi_lock_t* locks[LOCK_COUNT]) {
   for (int i = 0; i < LOCK_COUNT; i++) {
-    if (!mi_lock_try_acquire(locks[i])) {
-      while (i-- > 0) { mi_lock_release(locks[i]); }
-      return 0;
-    }
+    if ((taken & 1u << i) != 0) { mi_lock_release(locks[i]); }
   }
-  return 1;
+  taken = 0;
+}
+
+static bool try_all(mi_lock_t* locks[LOCK_COUNT]) {
+  for (int i = 0; i < LOCK_COUNT; i++) {
+    if (is_own(locks[i])) { continue; }
+    if (!mi_lock_try_acquire(locks[i])) {
+      release_taken(locks);
+      return false;
+    }
+    taken |= 1u << i;
+  }
+  return true;
 }
 
 void ebb_malloc_before_fork(void) {
@@ -199,5 +282,5 @@ void ebb_malloc_before_fork(void) {
 void ebb_malloc_after_fork(void) {
   mi_lock_t* locks[LOCK_COUNT];
   fork_locks(locks);
-  for (int i = 0; i < LOCK_COUNT; i++) { mi_lock_release(locks[i]); }
+  release_taken(locks);
 }

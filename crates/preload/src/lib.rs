@@ -36,6 +36,7 @@
 //! | `process::exec::REMEMBERED`, `process::exec_policy::ASKED` | known to the constructor alone; any exec reads them |
 //! | `process::fork::TURN`, `FORKER`, `HOLDS`, `SIGNALS` | handlers of a fork have no argument to pass on |
 //! | `process::fork::WORDS` | the kernel writes there during a fork, in place of the program's words |
+//! | `process::copied_vfork::WAITS`, `HELD`, `HELD_INODE` | a fork's thread waits behind a handler without an argument; a child finds its own |
 //! | `process::fork::SINGLE_THREADED` | the address of a word of libc's |
 
 mod malloc;

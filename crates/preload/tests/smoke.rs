@@ -161,7 +161,7 @@ fn built(source: &str) -> Option<Program> {
     let status = Command::new(compiler)
         .args(["-O1", "-g", "-w", "-fno-builtin", "-pthread", "-o"])
         .args([&binary, &source])
-        .arg("-lutil")
+        .args(["-lutil", "-ldl"])
         .status()
         .unwrap();
     assert!(status.success(), "{} does not compile", source.display());
@@ -274,6 +274,14 @@ fn forks_in_the_middle_of_everything() {
     }
 }
 
+/// Also where the handler interrupted malloc, which holds locks of its own.
+#[test]
+fn forks_in_signal_handlers() {
+    if let Some(program) = built("handlers_fork.c") {
+        program.same();
+    }
+}
+
 #[test]
 fn an_exec_keeps_ebbtide_whatever_the_environment() {
     let Some(program) = built("exec_environment.c") else {
@@ -286,6 +294,14 @@ fn an_exec_keeps_ebbtide_whatever_the_environment() {
     let ours = format!("EBB_CONTROL={CONTROL} LD_PRELOAD={preload}");
     let last = format!("EBB_CONTROL={CONTROL} LAST=1 LD_PRELOAD={preload}");
     let mine = format!("{ours} MINE=1 PATH=/bin +0");
+    // Of glibc 2.39.
+    let by_pidfd = |name: &str, environment: &str| {
+        let absent = format!("{name}: not in libc");
+        match under.stdout.lines().any(|line| line == absent) {
+            true => absent,
+            false => format!("{name}: {environment}"),
+        }
+    };
     let expected = [
         format!("execve: {mine}"),
         format!("execve-empty: {ours} +0"),
@@ -299,6 +315,8 @@ fn an_exec_keeps_ebbtide_whatever_the_environment() {
         format!("execveat: {mine}"),
         format!("posix_spawn: {mine}"),
         format!("posix_spawnp-many: {last} +3000"),
+        by_pidfd("pidfd_spawn", &mine),
+        by_pidfd("pidfd_spawnp", &format!("{last} +3000")),
         "errors: 2 -1".to_string(),
         format!("execv: {mine}"),
         format!("execvp: {mine}"),

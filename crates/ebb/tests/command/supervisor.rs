@@ -175,6 +175,44 @@ fn grows_while_the_supervisor_is_stopped(program: &[&str], last: &str) {
     );
 }
 
+/// The helper of a parent that ends right after its fork stays until the child has what it needs of it.
+#[test]
+fn parents_that_end_first_leave_children_without_a_supervisor() {
+    if cannot_page() {
+        return;
+    }
+    const GENERATIONS: &str = "import os, signal, sys, time
+signal.alarm(60)
+data = [str(i).encode() * 500 for i in range(16_000)]
+os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.3)
+for generation in range(40):
+    if os.fork(): os._exit(0)
+    signal.alarm(60)
+    i = generation * 389
+    if data[i] != str(i).encode() * 500: os._exit(1)
+good = all(d == str(i).encode() * 500 for i, d in enumerate(data))
+with open(sys.argv[1] + '.new', 'w') as file: file.write('same' if good else 'different')
+os.rename(sys.argv[1] + '.new', sys.argv[1])";
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("last");
+    let killed = Command::new("timeout")
+        .args(["-k", "2", "40"])
+        .arg(ebb())
+        .args(["run", "--memory", "40M", "--swap", "/var/tmp"])
+        .args(["python3", "-c", GENERATIONS])
+        .arg(&file)
+        .status()
+        .unwrap();
+    assert!(!killed.success());
+    let start = Instant::now();
+    while !file.exists() {
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(60), "a generation was ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), "same");
+}
+
 /// `pkill -9 ebb` names both the supervisor and the helper. Nobody can bring back what is out then, so the program
 /// is ended; it never goes on with zeros. A guard that was killed before has a successor, which is told of all.
 #[test]

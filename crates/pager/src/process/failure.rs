@@ -12,6 +12,7 @@ use ebb_sys::program::Gone;
 use ebb_tree::{HelperExit, Member};
 use std::panic::PanicHookInfo;
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 /// The message of a panic of ours.
 pub fn described(panic: &PanicHookInfo<'_>) -> String {
@@ -86,7 +87,18 @@ impl<K: Kernel> Context<K> {
                 self.services.rescue();
                 self.audit();
             }
+            self.wait_for_children();
             self.leave(exit_with(gone));
+        }
+    }
+
+    /// A child that cannot reach the supervisor takes devices, and `/proc`, from this helper: it has them before it
+    /// pages. Nobody is waited for long, as the dead program's memory stays meanwhile.
+    fn wait_for_children(&self) {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let begin = self.kernel.now();
+        while self.member.has_pending_children() && self.kernel.now() - begin < PATIENCE {
+            self.kernel.sleep(Duration::from_millis(1));
         }
     }
 

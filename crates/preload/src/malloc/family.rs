@@ -15,7 +15,9 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
+use core::sync::atomic::AtomicU32;
 
+use ebb_sys::futex;
 use ebb_sys::heap::c;
 use ebb_sys::memory::PAGE;
 use ebb_sys::thread;
@@ -82,6 +84,17 @@ unsafe extern "C" fn ebb_mi_reserve(
 #[unsafe(no_mangle)]
 extern "C" fn ebb_mi_grows(bytes: usize) {
     hooks::admit(bytes);
+}
+
+/// A thread waits for a lock of mimalloc's while the word is `seen`. It may be woken in vain.
+#[unsafe(no_mangle)]
+extern "C" fn ebb_mi_wait(word: &AtomicU32, seen: u32) {
+    futex::wait(word, seen, None, false);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ebb_mi_wake_one(word: &AtomicU32) {
+    futex::wake(word, 1, false);
 }
 
 /// Called once, from the constructor; the functions work before it.

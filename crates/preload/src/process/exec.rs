@@ -28,7 +28,7 @@ type Strings = *const *const c_char;
 type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
 type ExecDescriptor = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
 type Spawn = unsafe extern "C" fn(
-    *mut libc::pid_t,
+    *mut c_int,
     *const c_char,
     *const libc::posix_spawn_file_actions_t,
     *const libc::posix_spawnattr_t,
@@ -46,6 +46,11 @@ static FEXECVE: DlsymNext<ExecDescriptor> = unsafe { DlsymNext::new(c"fexecve") 
 static POSIX_SPAWN: DlsymNext<Spawn> = unsafe { DlsymNext::new(c"posix_spawn") };
 // SAFETY: as above.
 static POSIX_SPAWNP: DlsymNext<Spawn> = unsafe { DlsymNext::new(c"posix_spawnp") };
+// SAFETY: as above; a descriptor's type is that of a number. Looked up when first called: each look in a libc without
+// it, older than glibc 2.39, would leave the program an error of `dlerror`.
+static PIDFD_SPAWN: DlsymNext<Spawn> = unsafe { DlsymNext::new(c"pidfd_spawn") };
+// SAFETY: as above.
+static PIDFD_SPAWNP: DlsymNext<Spawn> = unsafe { DlsymNext::new(c"pidfd_spawnp") };
 
 unsafe extern "C" {
     static environ: Strings;
@@ -547,65 +552,41 @@ pub unsafe extern "C" fn execveat(
     }
 }
 
-/// # Safety
-/// `posix_spawn(3)`'s.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut libc::pid_t,
-    path: *const c_char,
-    actions: *const libc::posix_spawn_file_actions_t,
-    attributes: *const libc::posix_spawnattr_t,
-    argv: Strings,
-    envp: Strings,
-) -> c_int {
-    // SAFETY: the caller's.
-    unsafe {
-        let target = exec_target::named(path, Search::At(libc::AT_FDCWD));
-        spawn(
-            &POSIX_SPAWN,
-            &target,
-            pid,
-            path,
-            actions,
-            attributes,
-            argv,
-            envp,
-        )
-    }
+/// A function of the family: its child is told by a number or a descriptor.
+macro_rules! spawns {
+    ($($name:ident, $next:ident, $search:expr;)*) => {$(
+        /// # Safety
+        /// `posix_spawn(3)`'s.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            child: *mut c_int,
+            file: *const c_char,
+            actions: *const libc::posix_spawn_file_actions_t,
+            attributes: *const libc::posix_spawnattr_t,
+            argv: Strings,
+            envp: Strings,
+        ) -> c_int {
+            // SAFETY: the caller's.
+            unsafe {
+                let target = exec_target::named(file, $search);
+                spawn(&$next, &target, child, file, actions, attributes, argv, envp)
+            }
+        }
+    )*};
 }
 
-/// # Safety
-/// `posix_spawnp(3)`'s.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut libc::pid_t,
-    file: *const c_char,
-    actions: *const libc::posix_spawn_file_actions_t,
-    attributes: *const libc::posix_spawnattr_t,
-    argv: Strings,
-    envp: Strings,
-) -> c_int {
-    // SAFETY: the caller's.
-    unsafe {
-        let target = exec_target::named(file, Search::Path);
-        spawn(
-            &POSIX_SPAWNP,
-            &target,
-            pid,
-            file,
-            actions,
-            attributes,
-            argv,
-            envp,
-        )
-    }
+spawns! {
+    posix_spawn, POSIX_SPAWN, Search::At(libc::AT_FDCWD);
+    posix_spawnp, POSIX_SPAWNP, Search::Path;
+    pidfd_spawn, PIDFD_SPAWN, Search::At(libc::AT_FDCWD);
+    pidfd_spawnp, PIDFD_SPAWNP, Search::Path;
 }
 
 #[allow(clippy::too_many_arguments)] // They are posix_spawn's.
 unsafe fn spawn(
     next: &DlsymNext<Spawn>,
     target: &Target,
-    pid: *mut libc::pid_t,
+    child: *mut c_int,
     path: *const c_char,
     actions: *const libc::posix_spawn_file_actions_t,
     attributes: *const libc::posix_spawnattr_t,
@@ -621,7 +602,7 @@ unsafe fn spawn(
     // SAFETY: as above.
     let status = unsafe {
         with_environment(target, envp, |envp| {
-            next(pid, path, actions, attributes, argv, envp)
+            next(child, path, actions, attributes, argv, envp)
         })
     };
     // Spawning answers its error; -1 is ours, for a copy that found no room.

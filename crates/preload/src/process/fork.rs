@@ -7,7 +7,8 @@
 //!
 //! `fork`, `forkpty` and `daemon` run the handlers of `pthread_atfork`; `_Fork` and `clone` without `CLONE_VM`
 //! are wrapped, and `syscall` for the same by number. `vfork`, `posix_spawn`, `system` and `popen` share the
-//! address space until the exec and need nothing.
+//! address space until the exec and need nothing. A parent that asks to be suspended until a copy's exec waits when
+//! all locks are free again ([`copied_vfork`]).
 //!
 //! A process with one thread that does not page needs no trap: nothing of it is out, and nobody holds a lock.
 //! There the locks are held from the handler before the fork to the one after it. A process that pages where
@@ -27,6 +28,7 @@ use ebb_sys::signal::Blocked;
 use ebb_sys::syscall_trap::{self, Call, Copied, Forking};
 use ebb_sys::{memory, raw, stack};
 
+use crate::process::copied_vfork::{self, Pipe};
 use crate::symbols::dlsym_next::DlsymNext;
 
 unsafe extern "C" {
@@ -99,9 +101,12 @@ fn own_errno() -> usize {
     unsafe { libc::__errno_location() as usize }
 }
 
+/// Called with all signals blocked, as the thread may have to wait for its child.
 extern "C" fn end_turn() {
+    let wait = copied_vfork::take();
     FORKER.store(0, SeqCst);
     TURN.release();
+    wait.wait();
 }
 
 const FORKING: Forking = Forking {
@@ -230,6 +235,7 @@ unsafe fn begin_child() {
     HOLDS.store(false, SeqCst);
     FORKER.store(0, SeqCst);
     TURN.release();
+    copied_vfork::leave();
     // SAFETY: the copy of this thread took the locks.
     unsafe {
         InternalHeap::unlock_in_child();
@@ -248,11 +254,18 @@ unsafe fn copy(call: Call) -> Copied {
             let result = raw::call(call.number, call.args);
             return Copied { result, stack: 0 };
         };
+        let pipe = Pipe::of(request.args.flags);
+        if pipe.is_some() {
+            request.args.flags &= !VFORK;
+        }
         hold();
         let result = request.make();
         if result == 0 {
             request.name_clear_tid();
             begin_child();
+            if let Some(pipe) = pipe {
+                pipe.keep_in_child();
+            }
             request.store_in_child();
             return Copied {
                 result,
@@ -263,6 +276,9 @@ unsafe fn copy(call: Call) -> Copied {
         release_in_parent(Some(result as i32));
         if result > 0 {
             request.store_in_parent(words);
+            if let Some(pipe) = pipe {
+                pipe.keep_in_parent();
+            }
         }
         Copied { result, stack: 0 }
     }
@@ -308,6 +324,7 @@ struct Words(UnsafeCell<[u32; 3]>);
 unsafe impl Sync for Words {}
 static WORDS: Words = Words(UnsafeCell::new([0; 3]));
 
+const VFORK: u64 = libc::CLONE_VFORK as u64;
 const SETTLS: u64 = libc::CLONE_SETTLS as u64;
 const PARENT_SETTID: u64 = libc::CLONE_PARENT_SETTID as u64;
 const CHILD_SETTID: u64 = libc::CLONE_CHILD_SETTID as u64;

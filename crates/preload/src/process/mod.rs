@@ -1,5 +1,6 @@
 //! Calls that make, replace or end threads and processes, or change their user.
 
+pub mod copied_vfork;
 pub mod credentials;
 pub mod exec;
 pub mod exec_policy;

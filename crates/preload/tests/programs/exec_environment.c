@@ -2,7 +2,10 @@
 // lost everything of the parent's, and prints what arrives: variables named on the line
 // "expect" of the caller, sorted, with values.
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <gnu/libc-version.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +36,22 @@ static void wait_for(pid_t pid) {
   fflush(stdout);
   int status;
   if (pid < 0 || waitpid(pid, &status, 0) != pid || status) printf("FAILED %x\n", status);
+}
+
+typedef int spawn_function(int*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
+                           char* const*, char* const*);
+
+// Functions that glibc has since 2.39.
+static void by_pidfd(char* how, char* self, char** environment) {
+  fflush(stdout);
+  spawn_function* spawn = (spawn_function*)dlsym(RTLD_DEFAULT, how);
+  char* argv[] = {self, "child", how, NULL};
+  int pidfd = -1;
+  int error = spawn ? spawn(&pidfd, self, NULL, NULL, argv, environment) : -1;
+  if (error == ENOSYS && strverscmp(gnu_get_libc_version(), "2.39") < 0) printf("%s: not in libc\n", how);
+  else if (error) printf("%s: FAILED %d\n", how, error);
+  siginfo_t info;
+  if (error == 0 && (waitid(3, pidfd, &info, WEXITED) || info.si_status)) printf("FAILED\n");
 }
 
 #define TRY(how, call)                     \
@@ -73,6 +92,8 @@ int main(int argc, char** argv_of_main) {
   char* a2[] = {self, "child", "posix_spawnp-many", NULL};
   if (posix_spawnp(&pid, self, NULL, NULL, a2, many)) printf("FAILED\n");
   wait_for(pid);
+  by_pidfd("pidfd_spawn", self, own);
+  by_pidfd("pidfd_spawnp", self, many);
   printf("errors: %d", posix_spawn(&pid, "/nonexistent", NULL, NULL, a1, own));
   printf(" %d\n", execve("/nonexistent", a1, many));
   environ = own;

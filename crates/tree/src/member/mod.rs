@@ -475,6 +475,13 @@ impl Member {
         self.table.slot(child.slot).name(child.taken, named, true);
     }
 
+    /// Whether a child has a slot and is not served yet: it may need what this process's helper has.
+    pub fn has_pending_children(&self) -> bool {
+        let me = Some(self.slot());
+        let pending = |word: StateWord| word.state == SlotState::Reserved && word.parent == me;
+        self.table.taken().any(|(_, word)| pending(word))
+    }
+
     /// Whether the supervisor is there. On the thread that joined.
     pub fn supervised(&self) -> bool {
         let Some(connection) = self.connection.get() else {
