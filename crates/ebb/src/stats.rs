@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The file, opened before the program starts.
 pub struct StatsFile {
     path: PathBuf,
-    /// None: a pipe that has had its figures. Its reader waits for its end.
+    /// The file; none of a pipe that has had its figures, whose reader waits for its end.
     file: Option<LateFile>,
 }
 
