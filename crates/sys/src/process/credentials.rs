@@ -50,7 +50,7 @@ struct Changes {
     followed: [AtomicU32; TASKS],
     /// The thread that changed.
     thread: AtomicU32,
-    /// Its numbers in its own user namespace.
+    /// Numbers in the user namespace of the program.
     users: Three,
     groups: Three,
     /// Supplementary groups; behind them room for as many, as they are called in the namespace of tasks of ours.
