@@ -1,7 +1,6 @@
-//! A device put together as the engine is to see it: file, faults if a test asks for them, patience,
+//! A device put together as the engine is to see it: file, faults if a test asks for them,
 //! encryption.
 
-use crate::patient::Patient;
 use crate::{Encrypted, Facts, Faults, FaultyStore, FileStore, Keyring, SlotKeys};
 use ebb_engine::env::Store;
 use rustix::fd::OwnedFd;
@@ -30,8 +29,8 @@ impl Device {
     ) -> Self {
         let file = Arc::new(FileStore::from_fd(fd, facts));
         let below: Arc<dyn Store> = match faults {
-            Some(faults) => Arc::new(Patient::new(FaultyStore::new(file.clone(), faults))),
-            None => Arc::new(Patient::new(file.clone())),
+            Some(faults) => Arc::new(FaultyStore::new(file.clone(), faults)),
+            None => file.clone(),
         };
         let Some(keys) = keys else {
             return Self {

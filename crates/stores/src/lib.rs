@@ -2,7 +2,7 @@
 //!
 //! [`open`] turns a [`SwapSpec`] into a descriptor and its [`Facts`]; both can be sent to another process.
 //! There [`Device::new`] puts the device together: a [`FileStore`], under test a [`FaultyStore`] over it,
-//! one whose reads wait for memory (`patient`), and [`Encrypted`] on top. [`RamStore`] serves the lab.
+//! and [`Encrypted`] on top. [`RamStore`] serves the lab.
 //!
 //! Not here: which slots are in use and who may write them (the engine), checksums (the
 //! engine's, kept in RAM), and how descriptors travel (the process tree's).
@@ -18,7 +18,6 @@ mod file;
 pub mod fuzzing;
 mod open;
 mod pass_through;
-mod patient;
 mod ram;
 mod size;
 mod transfer;

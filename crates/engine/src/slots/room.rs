@@ -45,6 +45,8 @@ impl Devices {
         if device.drained.begun.load(Relaxed) {
             let others = self.devices();
             let others = others.iter().filter(|d| d.id != device.id && d.accepting());
+            // By the count alone nobody knows which slots of a short device have blocks.
+            let others = others.filter(|d| !d.backing().is_short());
             let room: u64 = others.map(|other| self.free_slots(other)).sum();
             if room + in_memory >= u64::from(self.used(device)) {
                 return None;
@@ -97,12 +99,16 @@ impl Devices {
         } else {
             device.past_end(last)
         };
-        device.borrowable().saturating_sub(beyond as u64)
+        match device.backing().is_short() {
+            true => 0,
+            false => device.borrowable().saturating_sub(beyond as u64),
+        }
     }
 
     /// Free slots in the clusters of a device that are ours, those in return caches among them.
     fn own_room(&self, device: &Device) -> u64 {
         let untouched = match device.lists().fresh {
+            _ if device.backing().is_short() => 0,
             0 => 0,
             fresh => {
                 let last = ClusterIndex(device.clusters - 1);
@@ -110,8 +116,8 @@ impl Devices {
             }
         };
         let mut room = untouched as u64;
-        self.each_cluster(device, |_, cluster| {
-            if cluster.state.is_ours() {
+        self.each_cluster(device, |c, cluster| {
+            if cluster.state.is_ours() && device.backing().has(c) {
                 let gone = cluster.table.as_ref().map_or(0, |t| t.gone());
                 room += CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone);
             }
@@ -122,7 +128,11 @@ impl Devices {
     /// Whether a device takes pages and has room for a cluster of them, with blocks.
     pub fn has_room(&self) -> bool {
         let devices = self.devices();
-        let taking = |device: &&Arc<Device>| device.accepting() && !device.backing().is_short();
+        // A device in which nobody searches would be short for ever: this counts as a search.
+        let taking = |device: &&Arc<Device>| {
+            device.backing().pass();
+            device.accepting() && !device.backing().is_short()
+        };
         let mut taking = devices.iter().filter(taking);
         taking.any(|device| self.free_slots(device) >= CLUSTER_SLOTS as u64)
     }

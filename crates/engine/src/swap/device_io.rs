@@ -328,7 +328,7 @@ impl Swap {
         }
     }
 
-    /// Decodes and checks the bytes read; a failure gets one more read.
+    /// Decodes and checks the bytes read; a failure of the device gets one more read.
     #[allow(clippy::too_many_arguments)]
     fn finish_read(
         &self,
@@ -364,8 +364,11 @@ impl Swap {
             } else {
                 drop(locked);
                 let counters = &self.env.counters;
+                let (device, slot) = (place.device, place.slot);
+                if io == Err(IoError::Again) {
+                    return Err(LoadError::Again { device, slot });
+                }
                 if again {
-                    let (device, slot) = (place.device, place.slot);
                     return Err(match io {
                         Ok(()) => {
                             counters.checksum_error.add(1);

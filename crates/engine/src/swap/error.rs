@@ -14,7 +14,7 @@ pub enum Source {
 }
 
 /// Why a page could not be brought back. Its room is not written to with other data; the
-/// entry stays, to be freed.
+/// entry stays, to be freed, or to be loaded [again](LoadError::Again).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
     /// Two reads did not give what was written.
@@ -30,6 +30,14 @@ pub enum LoadError {
     /// The device failed twice.
     #[error("slot {slot} of device {device} cannot be read")]
     Io {
+        /// The device.
+        device: DeviceId,
+        /// The slot.
+        slot: SlotIndex,
+    },
+    /// The system had no memory for the transfer at this moment: the page is where it was, to be loaded again.
+    #[error("the system has no memory to read slot {slot} of device {device}")]
+    Again {
         /// The device.
         device: DeviceId,
         /// The slot.

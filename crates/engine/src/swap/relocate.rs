@@ -63,15 +63,16 @@ impl Relocator {
             .collect()
     }
 
-    /// Reads the slots of `from`, each page checked against its word; twice if need be.
+    /// Reads the slots of `from`, each page checked against its word; twice if need be. Where the system has no memory
+    /// for that, there is no place for the pages now.
     fn read_checked(
         &self,
         store: &dyn Store,
         from: Extent,
         words: &[EntryWord],
-    ) -> Option<Vec<u8>> {
+    ) -> Result<Vec<u8>, Moved> {
         let mut data = vec![0u8; words.len() * PAGE_SIZE];
-        (0..2).find_map(|_| {
+        for _ in 0..2 {
             let mut result = [Err(IoError::Device)];
             store.read(
                 &mut [ReadOp {
@@ -80,6 +81,9 @@ impl Relocator {
                 }],
                 &mut result,
             );
+            if result[0] == Err(IoError::Again) {
+                return Err(Moved::NoPlace);
+            }
             let good = result[0].is_ok()
                 && data
                     .as_chunks::<PAGE_SIZE>()
@@ -87,8 +91,11 @@ impl Relocator {
                     .iter()
                     .zip(words)
                     .all(|(slot, &word)| verify(self.checksums, word, slot).is_some());
-            good.then(|| std::mem::take(&mut data))
-        })
+            if good {
+                return Ok(data);
+            }
+        }
+        Err(Moved::Failed)
     }
 
     /// The words of the entries that name the slots of `from`, and what these hold. Damaged pages are not moved: a
@@ -101,8 +108,8 @@ impl Relocator {
     ) -> Result<(Vec<EntryWord>, Vec<u8>), Moved> {
         let words = self.words(owner, from).ok_or(Moved::Gone)?;
         let source = devices.store(from.device).ok_or(Moved::Failed)?;
-        let data = self.read_checked(&*source, from, &words);
-        data.map(|data| (words, data)).ok_or(Moved::Failed)
+        let data = self.read_checked(&*source, from, &words)?;
+        Ok((words, data))
     }
 }
 

@@ -208,7 +208,10 @@ impl Store for Faulty {
         for (op, result) in ops.iter_mut().zip(results) {
             let at = op.slot as usize * PAGE_SIZE;
             if take_bit(&self.fail_reads) {
-                *result = Err(IoError::Slot);
+                *result = Err(match *self.why.lock().unwrap() {
+                    IoError::Again => IoError::Again,
+                    _ => IoError::Slot,
+                });
                 continue;
             }
             op.data
@@ -383,6 +386,32 @@ fn pages_go_past_the_pool_as_long_as_devices_have_room() {
         swap.load(cpu, entry, &mut back, false).unwrap();
         assert_eq!(back, page(i, 64));
     }
+}
+
+/// The system has no memory for the transfer: the page is there when it has.
+#[test]
+fn a_read_without_memory_loses_no_page() {
+    let rig = rig(small(CodecKind::None), Some(1));
+    let (swap, device) = (&rig.swap, rig.device.as_ref().unwrap());
+    let entry = swap.store(Cpu(0), GroupId(0), &[&page(1, 512)]).unwrap();
+    *device.why.lock().unwrap() = IoError::Again;
+    device.fail_reads.store(1, Relaxed);
+    let mut back = [0; PAGE_SIZE];
+    let refused = swap.load(Cpu(0), entry, &mut back, false);
+    assert!(
+        matches!(refused, Err(LoadError::Again { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(
+        rig.counters.read_error.get() + rig.counters.read_again.get(),
+        0
+    );
+    swap.check();
+    assert_eq!(
+        swap.load(Cpu(0), entry, &mut back, false),
+        Ok(Source::Device)
+    );
+    assert_eq!(back, page(1, 512));
 }
 
 /// A pool frozen with a hole beside every page that is left: those pages.

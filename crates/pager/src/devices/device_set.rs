@@ -348,11 +348,14 @@ impl DeviceSet {
 
     /// Whether pages can go to a device that is not about to go itself.
     pub fn stays(&self, member: &Member) -> bool {
-        let on = |row| {
-            let state = member.device(row).map(|(_, state)| state);
-            matches!(state, Some(DeviceState::On | DeviceState::Asked))
-        };
-        !self.reads_only() && !self.devices.is_empty() && (0..MAX_DEVICES).any(on)
+        let on = |state| matches!(state, DeviceState::On | DeviceState::Asked);
+        !self.reads_only() && !self.devices.is_empty() && states(member).any(on)
+    }
+
+    /// Whether pages can go to a device, and no device is to go: its pages may have to be held in memory.
+    pub fn all_stay(&self, member: &Member) -> bool {
+        let goes = |state| matches!(state, DeviceState::Asked | DeviceState::Leaving);
+        self.stays(member) && !states(member).any(goes)
     }
 
     /// Opens devices that are new, and takes those back into service that were to go.
@@ -582,6 +585,11 @@ impl DeviceSet {
             }
         }
     }
+}
+
+/// The states of the tree's devices.
+fn states(member: &Member) -> impl Iterator<Item = DeviceState> {
+    (0..MAX_DEVICES).filter_map(|row| Some(member.device(row)?.1))
 }
 
 fn saturated(pages: u64) -> u32 {

@@ -116,8 +116,7 @@ impl<K: Kernel> FaultService<K> {
                 return Err(Served::Done);
             }
             Page::Swapped(_) if !fault.protected => {
-                let loaded = self.swap_in(state, worker, pending);
-                return loaded.ok_or(Served::NoRoom);
+                return self.swap_in(state, worker, pending);
             }
             page => self.resolve_at_once(&mut state, fault, page)?,
         };

@@ -6,7 +6,7 @@
 //! the caller, after that; or by the second step, where that is one copy (`install`).
 
 use crate::fault::fault_service::FaultService;
-use crate::fault::resolve::Brought;
+use crate::fault::resolve::{Brought, Served};
 use crate::map::access_pattern::{REACH, Window, around};
 use crate::map::mask::{ones, runs};
 use crate::map::page_map::{Mask, Page, PageNumber, UNIT};
@@ -47,13 +47,13 @@ struct Loaded {
 }
 
 impl<K: Kernel> FaultService<K> {
-    /// Brings in the page that is waited for; none: there is no room.
+    /// Brings in the page that is waited for, unless there is no room, or the system has no memory for the transfer.
     pub fn swap_in(
         &self,
         mut state: Locked,
         worker: &mut Worker,
         pending: &PendingFault,
-    ) -> Option<Brought> {
+    ) -> Result<Brought, Served> {
         let (waiter, write) = (pending.waiter(), pending.fault.write);
         let page = waiter.page;
         let Page::Swapped(entry) = state.pages.map().get(page) else {
@@ -62,7 +62,8 @@ impl<K: Kernel> FaultService<K> {
         let device = self.swap.prefetch(entry) == Place::Slot;
         let filling = device && self.fills_pool(&state);
         let window = window_to_load(&mut state, page, (device, filling));
-        let (first, pages) = self.room_to_load(&mut state, page, &window)?;
+        let room = self.room_to_load(&mut state, page, &window);
+        let (first, pages) = room.ok_or(Served::NoRoom)?;
         if pages != window.pages || device {
             state.pattern.brought(first, pages);
         }
@@ -90,6 +91,13 @@ impl<K: Kernel> FaultService<K> {
 
         let mut state = self.lock();
         self.finish(&mut state, &load, &loaded);
+        self.base.transit.end(self.kernel);
+        state.parked.unpark(worker);
+        if let Err(LoadError::Again { .. }) = loaded.results[wanted] {
+            drop(state);
+            self.wake_beside(page, first, pages);
+            return Err(Served::NoPage);
+        }
         let at = loaded.at.unwrap_or_else(|| self.now());
         state.pages.served(waiter, at);
         let waited = at.saturating_sub(pending.since).as_nanos() as u64;
@@ -98,23 +106,28 @@ impl<K: Kernel> FaultService<K> {
             state.pages.refaulted(page, age);
         }
         self.count_swap_in(age, pages);
-        let way = match device {
-            true => Way::Device,
-            false => way_of(loaded.results[wanted]),
-        };
+        let way = way_of(loaded.results[wanted], device);
         let device = device || loaded.results[..pages].contains(&Ok(Source::Device));
         if device {
             self.member.report_load(self.swap.last_load_ns());
         }
-        self.base.transit.end(self.kernel);
-        state.parked.unpark(worker);
-        Some(Brought {
+        Ok(Brought {
             way,
             device,
             first,
             pages,
             woken: loaded.at.is_some(),
         })
+    }
+
+    /// Wakes who waits for pages that came with one that is to be loaded again.
+    fn wake_beside(&self, page: PageNumber, first: PageNumber, pages: usize) {
+        let before = page.0 - first.0;
+        for (first, pages) in [(first, before), (page.plus(1), pages - before - 1)] {
+            if pages > 0 {
+                self.wake(first, pages);
+            }
+        }
     }
 
     /// The pages are in transit from now on: their entries, and whether they leave again behind a scan.
@@ -226,7 +239,7 @@ impl<K: Kernel> FaultService<K> {
             Some(wanted) if good == ones(0, pages) && self.services.can_compete() => {
                 let took = (self.now() - since) + Self::install_estimate(pages);
                 let served = since + took;
-                self.count_fault(Some(way_of(results[wanted])), false, (since, served));
+                self.count_fault(Some(way_of(results[wanted], false)), false, (since, served));
                 at = Some(served);
                 Waking::AtOnce
             }
@@ -261,6 +274,7 @@ impl<K: Kernel> FaultService<K> {
                     }
                     Page::Resident(keeps.then_some(entry))
                 }
+                Err(LoadError::Again { .. }) => Page::Swapped(entry),
                 Err(error) => {
                     self.poison(load.first.plus(i), error);
                     if *error != LoadError::Empty {
@@ -315,7 +329,9 @@ impl<K: Kernel> FaultService<K> {
                     serial(device)
                 )
             }
-            LoadError::PoolCorrupt | LoadError::Empty => error.to_string(),
+            LoadError::PoolCorrupt | LoadError::Empty | LoadError::Again { .. } => {
+                error.to_string()
+            }
         };
         self.member.message(&format!(
             "the page at {:#x} cannot be read back: {why}. Whoever touches it gets SIGBUS; \
@@ -327,9 +343,10 @@ impl<K: Kernel> FaultService<K> {
     }
 }
 
-/// The way a page came in that was on no device.
-fn way_of(result: Result<Source, LoadError>) -> Way {
+/// The way a page came in that was on a `device` or not.
+fn way_of(result: Result<Source, LoadError>, device: bool) -> Way {
     match result {
+        _ if device => Way::Device,
         Ok(Source::Zero) => Way::Zero,
         _ => Way::Pool,
     }

@@ -6,7 +6,7 @@ use crate::map::page_map::UNIT;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
-use ebb_tree::PagesOfMember;
+use ebb_tree::{Codec, PagesOfMember};
 
 impl<K: Kernel> Keeper<K> {
     /// Moves the line between resident pages and pool, where pages can go to devices; and limits
@@ -20,13 +20,13 @@ impl<K: Kernel> Keeper<K> {
             );
         }
         let devices = &self.swap_space.devices;
-        let elsewhere = devices.stays(self.member)
+        let elsewhere = devices.all_stay(self.member)
             && self.swap_space.may_write(self.member)
             && devices.devices.has_room();
         self.swap_space.devices.choose_waiting(self.member);
         let mut limit = budget;
         let mut direct = false;
-        if elsewhere {
+        if elsewhere && self.member.config().codec != Codec::None {
             self.adjust_pool_split(state);
             direct = state.pool_split.is_none();
             // With what is free: what the pool gives up would else lower its limit further.

@@ -355,14 +355,22 @@ impl Pages {
         }
     }
 
-    /// The transit is over: each is resident, perhaps with a copy, or poisoned. They leave again behind a `scan`,
-    /// or in their turn.
+    /// The transit is over: each is resident, perhaps with a copy, or poisoned; or it is still out. They leave again
+    /// behind a `scan`, or in their turn.
     pub fn end_load(&mut self, first: PageNumber, outcome: &[Page], scan: bool) {
+        let mut mask = 0;
         for (i, &page) in outcome.iter().enumerate() {
-            debug_assert!(matches!(page, Page::Resident(_) | Page::Poisoned));
-            self.map.set(first.plus(i), page);
+            let at = first.plus(i);
+            self.map.set(at, page);
+            match page {
+                Page::Swapped(_) => self.queue.out_again(&self.map, at),
+                Page::Resident(_) | Page::Poisoned => mask |= ones(at.within(), 1),
+                other => unreachable!("{at:?} is {other:?} after a load"),
+            }
         }
-        let mask = ones(first.within(), outcome.len());
+        if mask == 0 {
+            return;
+        }
         self.touched(first.unit(), mask);
         match scan {
             true => self.queue.insert_scan(&mut self.map, first.unit(), mask),

@@ -232,6 +232,12 @@ impl ReclaimQueue {
         }
     }
 
+    /// `page`, of which that was said, is out all the same.
+    pub fn out_again(&mut self, map: &PageMap, page: PageNumber) {
+        let evicted = map.unit(page.unit()).epochs[page.within()];
+        self.out[usize::from(evicted)] += 1;
+    }
+
     /// `page` was touched, not in a scan, and came back `age` epochs after its eviction.
     pub fn refaulted(&mut self, map: &mut PageMap, page: PageNumber, age: u8) {
         map.unit_mut(page.unit())

@@ -155,7 +155,7 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
     Process::open(pid).map_err(|_| AskError::NoProcess(pid))?;
     let users = users_of(pid);
     let names = names();
-    let (mut next, mut silent) = (Some(pid), false);
+    let mut next = Some(pid);
     for _ in 0..GENERATIONS {
         let Some(pid) = next.filter(|&pid| pid > 0) else {
             break;
@@ -166,16 +166,14 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
         for name in own.map(|name| name.to_string()).chain(named) {
             match connect(&name, &users) {
                 Some(Ok(connection)) => return Ok(connection),
-                Some(Err(Full)) => silent = true,
+                // Another tree's, further out, is not the one that is asked for.
+                Some(Err(Full)) => return Err(AskError::Silent),
                 None => {}
             }
         }
         next = parent(pid);
     }
-    Err(match silent {
-        true => AskError::Silent,
-        false => AskError::NotManaged(pid),
-    })
+    Err(AskError::NotManaged(pid))
 }
 
 /// The supervisor's name in a process's environment, as it was started.
@@ -253,6 +251,9 @@ mod tests {
         // It goes on, and the reply comes to whoever still waits.
         let answers = thread::spawn(move || {
             let accepted = net::accept(&listener).unwrap();
+            // What was not received would break the connection as it is closed.
+            let mut request = [0; MAX_REQUEST];
+            net::recv(&accepted, &mut request, net::RecvFlags::empty()).unwrap();
             Reply::Done("figures".into()).send(&accepted).unwrap();
         });
         let reply = ask.reply_within(Duration::from_secs(20)).unwrap();

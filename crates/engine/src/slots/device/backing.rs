@@ -17,7 +17,8 @@ use crate::types::ClusterIndex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Searches for which a device stays short. A processor of which another device takes the pages searches
-/// once for each cluster; where there is no other device, once for each batch of pages.
+/// once for each cluster; where there is no other device, once for each batch of pages. A look whether there is
+/// room counts as one.
 pub(in crate::slots) const PASSES: u32 = 16;
 
 /// Which clusters of a device have blocks behind all their slots, and whether others may get some.
