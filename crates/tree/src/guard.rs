@@ -28,8 +28,11 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+/// How long a helper waits, once its program has ended, for children that take devices from it.
+pub const WAITS_FOR_CHILDREN: Duration = Duration::from_secs(1);
+
 /// How long a helper has to end by itself once its program has.
-pub(crate) const GRACE: Duration = Duration::from_millis(250);
+pub(crate) const GRACE: Duration = WAITS_FOR_CHILDREN.saturating_add(Duration::from_millis(250));
 
 /// Starts a process that calls [`guard`] with this socket; returns its number in the system.
 pub type Launcher = Box<dyn FnMut(OwnedFd) -> io::Result<u32> + Send>;

@@ -57,9 +57,11 @@ const ENOUGH: u32 = 256;
 /// The learned share.
 pub struct PoolSplit {
     /// Faults by the rank of their page, halved now and then.
-    ranks: [u32; RANKS],
+    ranks: [u16; RANKS],
     seen: u32,
     share: usize,
+    /// Pages in a frame of the pool, in sixteenths, when it last held enough to tell.
+    density: usize,
     /// Flag: the share is learned, not the first.
     is_learned: bool,
     /// Nanoseconds that another share would have saved until now, and whether that is a larger one.
@@ -99,8 +101,8 @@ impl Costs {
             (&self.pool, ns)
         };
         let old = mean.load(Relaxed);
-        // A mean of 64 would follow the few that waited for something else.
-        let ns = ns.min(2 * old);
+        // A mean of 64 would follow the few that waited for something else. If one in eight takes long, it does follow.
+        let ns = ns.min(8 * old);
         mean.store(old - old / 64 + ns / 64, Relaxed);
     }
 }
@@ -112,6 +114,7 @@ impl PoolSplit {
             ranks: [0; RANKS],
             seen: 0,
             share: FIRST,
+            density: 2 * 16,
             is_learned: false,
             regret: 0,
             larger: true,
@@ -132,13 +135,26 @@ impl PoolSplit {
 
     /// A page of this rank came back, while `resident` pages were resident.
     pub fn record_refault(&mut self, rank: usize, resident: usize) {
-        self.ranks[(rank * SET / resident.max(1)).min(RANKS - 1)] += 1;
-        self.seen += 1;
+        let faults = &mut self.ranks[(rank * SET / resident.max(1)).min(RANKS - 1)];
+        if let Some(more) = faults.checked_add(1) {
+            *faults = more;
+            self.seen += 1;
+        }
     }
 
     /// Whether the pool is to have nothing: pages go past it.
     pub fn is_none(&self) -> bool {
         self.share == 0
+    }
+
+    /// Pages in a frame of the pool, in sixteenths, where it holds these pages in so many frames. Of a pool that holds
+    /// next to nothing it is what it was; at first two pages.
+    pub fn density(&mut self, pages: usize, frames: usize) -> usize {
+        const ENOUGH: usize = 16;
+        if frames >= ENOUGH {
+            self.density = pages * 16 / frames;
+        }
+        self.density
     }
 
     /// The pool's part, in pages: of the tree's `budget` until something was learned, then of what this process has
@@ -306,6 +322,14 @@ mod tests {
         let rank = |x: usize, resident: usize| 1 + x % (30_000 - resident);
         let [poor, rich] = [16, 32].map(|density| settles_with(FIRST, density, rank));
         assert!(poor < rich, "{poor} and {rich} sixteenths");
+    }
+
+    #[test]
+    fn an_empty_pool_is_as_dense_as_it_was() {
+        let mut split = PoolSplit::new();
+        assert_eq!(split.density(0, 0), 32);
+        assert_eq!(split.density(100, 99), 16);
+        assert_eq!(split.density(3, 1), 16);
     }
 
     #[test]

@@ -29,6 +29,24 @@ use std::time::Duration;
 /// How long a page is refused until others have to give some up for it.
 const A_MOMENT: Duration = Duration::from_millis(1);
 
+/// Refusals one after the other.
+#[derive(Default)]
+pub struct Refusals {
+    /// The time that they have lasted. A program that was stopped meanwhile has not waited.
+    lasted: Duration,
+    /// The last.
+    last: Option<Time>,
+}
+
+impl Refusals {
+    fn lasted(&mut self, now: Time) -> Duration {
+        let since = now.saturating_sub(self.last.unwrap_or(now));
+        self.lasted += since.min(100 * A_MOMENT);
+        self.last = Some(now);
+        self.lasted
+    }
+}
+
 impl<K: Kernel> FaultService<K> {
     /// Puts copies of `content` where pages are missing; false if some were there already, or gone. Waits
     /// for the system's memory.
@@ -39,7 +57,7 @@ impl<K: Kernel> FaultService<K> {
         writes: Writes,
         waking: Waking,
     ) -> bool {
-        let begin = self.now();
+        let mut refusals = Refusals::default();
         let (mut at, mut all) = (0, true);
         loop {
             let (done, good) = self.try_install(first.plus(at), &content[at..], writes, waking);
@@ -47,7 +65,7 @@ impl<K: Kernel> FaultService<K> {
             if at == content.len() {
                 return all;
             }
-            self.refused(begin);
+            self.refused(&mut refusals);
         }
     }
 
@@ -92,12 +110,12 @@ impl<K: Kernel> FaultService<K> {
         (at, all)
     }
 
-    /// The system had no page for us, and has had none since then: waits a moment. If that alone does not help, the
-    /// keeper gives up some in the next moment. Giving up some on every refusal would outrun loading, and nothing
-    /// would stay. Ends the process if it lasts for long.
-    pub fn refused(&self, since: Time) {
+    /// The system had no page for us, one time more: waits a moment. If that alone does not help, the keeper gives up
+    /// some in the next moment. Giving up some on every refusal would outrun loading, and nothing would stay. Ends
+    /// the process if it lasts for long.
+    pub fn refused(&self, refusals: &mut Refusals) {
         self.counters().page_refused.add(1);
-        let lasted = self.now() - since;
+        let lasted = refusals.lasted(self.now());
         if lasted >= A_MOMENT {
             self.report_refusal();
         }

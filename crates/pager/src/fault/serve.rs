@@ -2,12 +2,12 @@
 
 use crate::eviction::make_room::{Step, When};
 use crate::fault::fault_service::FaultService;
+use crate::fault::install::Refusals;
 use crate::fault::resolve::Served;
 use crate::map::page_map::{PageNumber, UNIT};
 use crate::process::worker::{DeferredFault, PendingFault, Worker};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
-use ebb_sys::paging::Time;
 use std::time::Duration;
 
 impl<K: Kernel> FaultService<K> {
@@ -43,7 +43,7 @@ impl<K: Kernel> FaultService<K> {
         pending: PendingFault,
         mut stuck: Option<DeferredFault>,
     ) -> Option<DeferredFault> {
-        let mut refused: Option<Time> = None;
+        let mut refusals = Refusals::default();
         let mut direct = stuck.is_some();
         loop {
             match self.serve(worker, &pending) {
@@ -54,10 +54,10 @@ impl<K: Kernel> FaultService<K> {
                     return None;
                 }
                 Served::NoPage => {
-                    self.refused(*refused.get_or_insert_with(|| self.now()));
+                    self.refused(&mut refusals);
                     continue;
                 }
-                Served::NoRoom => {}
+                Served::NoRoom => refusals = Refusals::default(),
             }
             if !std::mem::replace(&mut direct, true) {
                 self.counters().allocstall.add(1);

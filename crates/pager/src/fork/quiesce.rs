@@ -3,11 +3,11 @@
 
 use crate::eviction::make_room::Step;
 use crate::fault::fault_service::FaultService;
+use crate::fault::install::Refusals;
 use crate::process::state::State;
 use crate::process::worker::Worker;
 use crate::reclaim::hold_back::LEAST_PAGES;
 use ebb_sys::paging::Kernel;
-use ebb_sys::paging::Time;
 use std::time::Duration;
 
 /// The time of a transit. It is slept, not spun away: who has to end it may need this processor.
@@ -82,12 +82,12 @@ impl<K: Kernel> FaultService<K> {
 
 impl<K: Kernel> FaultService<K> {
     /// One step towards quiescence, with the gate held: nothing in transit, nothing staged. Whether it is reached;
-    /// `refused`: since when the system has no page for what can only be copied back.
-    pub fn quiesce(&self, worker: &mut Worker, refused: &mut Option<Time>) -> bool {
+    /// `refusals`: of a page for what can only be copied back.
+    pub fn quiesce(&self, worker: &mut Worker, refusals: &mut Refusals) -> bool {
         let unstaged = self.unstage(&mut self.lock());
         match unstaged {
             Unstaged::All => {
-                *refused = None;
+                *refusals = Refusals::default();
                 return true;
             }
             Unstaged::Busy => {
@@ -102,7 +102,7 @@ impl<K: Kernel> FaultService<K> {
             // It is stored instead, which gives pages back.
             Unstaged::NoPage => {
                 if self.swap_out_staged(worker) == Step::Full {
-                    self.refused(*refused.get_or_insert_with(|| self.now()));
+                    self.refused(refusals);
                 }
             }
         }
@@ -132,13 +132,13 @@ impl<K: Kernel> FaultService<K> {
         self.count_before_fork();
         self.evict_before_fork(worker);
         let _gate = self.gate();
-        let mut refused = None;
-        while !self.quiesce(worker, &mut refused) {}
+        let mut refusals = Refusals::default();
+        while !self.quiesce(worker, &mut refusals) {}
         fork.quiescent(self.kernel);
         while fork.wait_over(self.kernel, Duration::from_millis(1)) {
             self.leave_with_program();
             // The service threads go on while the forking thread waits for the lock.
-            self.quiesce(worker, &mut refused);
+            self.quiesce(worker, &mut refusals);
         }
         self.protect_shared(&mut self.lock());
         fork.has_protected(self.kernel);

@@ -2,7 +2,6 @@
 //! arithmetic).
 
 use crate::keeper::thread::Keeper;
-use crate::map::page_map::UNIT;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
@@ -59,11 +58,7 @@ impl<K: Kernel> Keeper<K> {
         let frames = (memory.pool_bytes as usize).div_ceil(PAGE_SIZE);
         // Of its data: emptied windows that it still holds say nothing of what others would hold.
         let data = (memory.pool_data_bytes as usize).div_ceil(PAGE_SIZE);
-        let density = if data < UNIT {
-            2 * 16
-        } else {
-            memory.pool_pages as usize * 16 / data
-        };
+        let density = state.pool_split.density(memory.pool_pages as usize, data);
         let budget = state.charge.charged().max(0) as usize;
         let resident = state.pages.map().resident();
         state.offer.set_price(self.costs().price(density));

@@ -9,7 +9,7 @@ use crate::process::base::Base;
 use crate::process::context::Context;
 use ebb_sys::paging::Kernel;
 use ebb_sys::program::Gone;
-use ebb_tree::{HelperExit, Member};
+use ebb_tree::{HelperExit, Member, WAITS_FOR_CHILDREN};
 use std::panic::PanicHookInfo;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -95,9 +95,8 @@ impl<K: Kernel> Context<K> {
     /// A child that cannot reach the supervisor takes devices, and `/proc`, from this helper: it has them before it
     /// pages. Nobody is waited for long, as the dead program's memory stays meanwhile.
     fn wait_for_children(&self) {
-        const PATIENCE: Duration = Duration::from_secs(1);
         let begin = self.kernel.now();
-        while self.member.has_pending_children() && self.kernel.now() - begin < PATIENCE {
+        while self.member.has_pending_children() && self.kernel.now() - begin < WAITS_FOR_CHILDREN {
             self.kernel.sleep(Duration::from_millis(1));
         }
     }

@@ -10,6 +10,10 @@ pub const GIVE_UP: Duration = Duration::from_secs(10);
 /// So much work ends a stall: a MiB in ten seconds is no progress.
 const PROGRESS: u64 = 256;
 
+/// The longest that one look for room counts. It takes a few milliseconds; what takes longer is a transfer, or a program
+/// that was stopped. As long may pass until the next look: a longer pause counts against the stall.
+const ROUND: Duration = Duration::from_millis(100);
+
 /// How often it is seen, while no work is done at all, whether what cannot be swapped out is more than the
 /// budget.
 const CHECK_EVERY: Duration = Duration::from_secs(3);
@@ -60,12 +64,13 @@ impl MemoryStall {
         if std::mem::replace(&mut counted.work, work) != work {
             counted.lasted.idle = Duration::ZERO;
         }
-        // A stall long ago is over, however little was done since.
-        if counted.until.is_some_and(|until| from > until + GIVE_UP) {
-            counted.lasted = Stalled::default();
-        }
-        let from = counted.until.map_or(from, |until| until.max(from));
-        let more = to.saturating_sub(from);
+        // Who wants room now and then, and gets it, is not stalled, however little is done.
+        let until = counted.until.unwrap_or(from);
+        let pause = from.saturating_sub(until).saturating_sub(ROUND);
+        counted.lasted.in_all = counted.lasted.in_all.saturating_sub(pause);
+        counted.lasted.idle = counted.lasted.idle.saturating_sub(pause);
+        let from = until.max(from);
+        let more = to.saturating_sub(from).min(ROUND);
         let looks = |idle: Duration| idle.as_millis() / CHECK_EVERY.as_millis();
         let seen = looks(counted.lasted.idle);
         counted.lasted.in_all += more;
@@ -80,43 +85,66 @@ impl MemoryStall {
 mod tests {
     use super::*;
 
+    /// The clock of a test, in milliseconds.
+    fn at(ms: u64) -> Time {
+        Time::from_secs(1000) + Duration::from_millis(ms)
+    }
+
     #[test]
     fn time_that_several_threads_wait_counts_once() {
         let stall = MemoryStall::default();
-        let start = Time::from_secs(1000);
-        let at = |s: u64| start + Duration::from_secs(s);
-        let lasted = |from, to, work| stall.lasted(at(from), at(to), work).in_all.as_secs();
-        assert_eq!(lasted(0, 2, 0), 2);
-        assert_eq!(lasted(1, 3, 0), 3);
-        // Within what is counted, and long after.
-        assert_eq!(lasted(1, 2, 1), 3);
-        assert_eq!(lasted(10, 14, 2), 7);
-        assert_eq!(lasted(9, 15, PROGRESS - 1), 8);
-        assert_eq!(lasted(100, 104, PROGRESS - 1), 4, "long after");
+        let lasted = |from, to, work| stall.lasted(at(from), at(to), work).in_all.as_millis();
+        assert_eq!(lasted(0, 20, 0), 20);
+        assert_eq!(lasted(10, 30, 0), 30);
+        // Within what is counted, and a little later.
+        assert_eq!(lasted(10, 20, 1), 30);
+        assert_eq!(lasted(100, 140, 2), 70);
+        assert_eq!(lasted(90, 150, PROGRESS - 1), 80);
+    }
+
+    #[test]
+    fn a_transfer_or_a_stop_is_no_stall() {
+        let stall = MemoryStall::default();
+        let lasted = |from, to| stall.lasted(at(from), at(to), 0).in_all.as_millis();
+        assert_eq!(lasted(0, 60_000), 100);
+        assert_eq!(lasted(60_000, 60_002), 102);
+    }
+
+    /// A process that wakes every second, and waits for room each time.
+    #[test]
+    fn room_that_is_wanted_now_and_then_is_no_stall() {
+        let stall = MemoryStall::default();
+        for second in 0..1000 {
+            let lasted = stall.lasted(at(second * 1000), at(second * 1000 + 50), 0);
+            assert!(lasted.in_all <= Duration::from_millis(50), "{lasted:?}");
+            stall.check();
+        }
     }
 
     #[test]
     fn work_ends_a_stall() {
         let stall = MemoryStall::default();
-        let start = Time::from_secs(1000);
-        let at = |s: u64| start + Duration::from_secs(s);
-        let lasted = |from, to, work| {
-            let lasted = stall.lasted(at(from), at(to), work);
-            (lasted.in_all.as_secs(), lasted.idle.as_secs())
+        // Looks of 10 ms, one after the other.
+        let lasted = |from: u64, to: u64, work| {
+            let mut lasted = Stalled::default();
+            for ms in (from..to).step_by(10) {
+                lasted = stall.lasted(at(ms), at(ms + 10), work);
+            }
+            (lasted.in_all.as_millis(), lasted.idle.as_millis())
         };
-        lasted(0, 1, 1000);
-        assert_eq!(lasted(1, 9, 1000), (9, 9));
-        assert_eq!(lasted(9, 10, 999 + PROGRESS), (10, 1));
-        assert_eq!(lasted(10, 11, 1000 + PROGRESS), (1, 1));
-        assert_eq!(lasted(20, 21, 1001 + PROGRESS), (2, 1));
-        assert_eq!(lasted(21, 23, 1001 + PROGRESS), (4, 3));
+        lasted(0, 1000, 1000);
+        assert_eq!(lasted(1000, 9000, 1000), (9000, 9000));
+        assert_eq!(lasted(9000, 10_000, 999 + PROGRESS), (10_000, 1000));
+        assert_eq!(lasted(10_000, 11_000, 1000 + PROGRESS), (1000, 1000));
+        assert_eq!(lasted(11_000, 12_000, 1001 + PROGRESS), (2000, 1000));
+        assert_eq!(lasted(12_000, 14_000, 1001 + PROGRESS), (4000, 3000));
         let looks = |from, to| {
-            let at = |ms| start + Duration::from_secs(23) + Duration::from_millis(ms);
-            stall.lasted(at(from), at(to), 1001 + PROGRESS).check_due
+            let from = 14_000 + from;
+            stall
+                .lasted(at(from), at(14_000 + to), 1001 + PROGRESS)
+                .check_due
         };
-        assert_eq!(
-            [looks(0, 1500), looks(1500, 2990), looks(2990, 3010)],
-            [false, false, true]
-        );
+        let due: Vec<u64> = (0..310).filter(|n| looks(n * 10, n * 10 + 10)).collect();
+        assert_eq!(due, [299]);
     }
 }

@@ -1,6 +1,7 @@
 //! Pages that forked relatives share: charged once, and copied only with room.
 
 use super::machine::Machine;
+use crate::fault::install::Refusals;
 use crate::map::page_map::UNIT;
 use crate::process::shared_pages::Sharing;
 use ebb_memory_kernel::PAGE;
@@ -10,7 +11,7 @@ use ebb_sys::userfaultfd::Fault;
 fn fork(machine: &mut Machine) {
     let (pager, process) = (machine.pager, machine.process);
     process.count_before_fork();
-    while !process.quiesce(&mut machine.worker, &mut None) {}
+    while !process.quiesce(&mut machine.worker, &mut Refusals::default()) {}
     let (mut locked, slot) = pager.reserve_quiescent(process).expect("quiescent");
     pager.inherit(&locked, true);
     machine.kernel.fork();
@@ -195,7 +196,7 @@ fn a_forked_child_has_no_parked_faults() {
     let mut machine = Machine::new(2048);
     written(&mut machine, 64, 1);
     let (pager, process) = (machine.pager, machine.process);
-    while !process.quiesce(&mut machine.worker, &mut None) {}
+    while !process.quiesce(&mut machine.worker, &mut Refusals::default()) {}
     let (mut locked, slot) = pager.reserve_quiescent(process).expect("quiescent");
     locked.parked.park_early(Fault::default());
     pager.reset_in_child(locked, slot);

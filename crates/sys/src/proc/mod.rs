@@ -21,7 +21,7 @@ pub(crate) use file::{forget_directory, open};
 pub use ids::{Ids, ids_of};
 pub use own::{
     children_stay_in_namespace, pid_namespace, pinned_pages, resident_anonymous_pages,
-    running_threads, table_pages,
+    running_threads, table_pages, user_namespace,
 };
 pub use pidfd::{PidfdTarget, has_ended, pidfd_target};
 #[cfg(debug_assertions)]

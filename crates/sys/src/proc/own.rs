@@ -64,6 +64,12 @@ pub fn pid_namespace() -> Result<u64, Errno> {
     Ok(rustix::fs::stat(c"/proc/self/ns/pid")?.st_ino)
 }
 
+/// The inode of the calling thread's user namespace; none where `/proc` does not say.
+pub fn user_namespace() -> Option<u64> {
+    let stat = rustix::fs::stat(c"/proc/thread-self/ns/user");
+    Some(stat.ok()?.st_ino)
+}
+
 /// Whether children of the calling process come to be in its own PID namespace: after `unshare` the first of
 /// them is the first of a new one. Yes where `/proc` does not say.
 pub fn children_stay_in_namespace() -> bool {

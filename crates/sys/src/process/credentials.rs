@@ -50,6 +50,8 @@ struct Changes {
     followed: [AtomicU32; TASKS],
     /// The thread that changed.
     thread: AtomicU32,
+    /// Its user namespace; 0: not known.
+    namespace: AtomicU64,
     /// Numbers in the user namespace of the program.
     users: Three,
     groups: Three,
@@ -74,6 +76,7 @@ static CHANGES: Changes = Changes {
     over: AtomicU32::new(0),
     followed: [const { AtomicU32::new(0) }; TASKS],
     thread: AtomicU32::new(0),
+    namespace: AtomicU64::new(0),
     users: [const { AtomicU32::new(0) }; 3],
     groups: [const { AtomicU32::new(0) }; 3],
     list: AtomicPtr::new(std::ptr::null_mut()),
@@ -122,6 +125,8 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
     }
     note_capabilities();
     CHANGES.thread.store(thread::id(), SeqCst);
+    let namespace = proc::user_namespace().unwrap_or(0);
+    CHANGES.namespace.store(namespace, SeqCst);
     CHANGES.list.store(list as *mut AtomicU32, SeqCst);
     CHANGES.listed.store(count, SeqCst);
     let change = CHANGES.count.fetch_add(1, SeqCst) + 1;
@@ -188,11 +193,10 @@ fn follow_now() {
         return;
     }
     let told = ProgramIs::told();
-    let seen = told.seen();
-    let program = seen.unwrap_or(told);
+    let program = told.seen().unwrap_or(told);
     let became = if CHANGES.keeps.load(SeqCst) {
-        // Capabilities of another user namespace are none here.
-        let same = seen.is_none_or(|seen| seen.ids == told.ids);
+        // Capabilities of another user namespace are none here, though it may have the same numbers.
+        let same = proc::user_namespace() == Some(CHANGES.namespace.load(SeqCst));
         become_with_capabilities(program, same)
     } else {
         program.become_it()
@@ -255,14 +259,32 @@ impl ProgramIs {
         let three = |[a, b, c]: [u32; 3]| [a.into(), b.into(), c.into(), 0, 0, 0];
         let (list, count) = (self.list.as_ptr(), self.list.len());
         let groups = [count as c_long, list as c_long, 0, 0, 0, 0];
-        // The system calls themselves, which change this thread alone. A thread without the right to set groups had
-        // none before, so its groups are the same. SAFETY: the list holds so many.
+        // The system calls themselves, which change this thread alone. Without the right to set groups it may have
+        // those that it is to have. SAFETY: the list holds so many.
         unsafe {
-            raw::call(libc::SYS_setgroups, groups);
+            raw::checked(libc::SYS_setgroups, groups)
+                .or_else(|refused| self.has_groups(refused))?;
             raw::checked(libc::SYS_setresgid, three(self.ids.groups))?;
             raw::checked(libc::SYS_setresuid, three(self.ids.users))?;
         }
         Ok(())
+    }
+
+    /// Whether the calling thread is in no group but those of the list; else it was `refused` to leave one.
+    fn has_groups(self, refused: Errno) -> Result<usize, Errno> {
+        // SAFETY: asks for their number alone.
+        let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) }.max(0) as usize;
+        let bytes = memory::page_up(count.max(1) * size_of::<libc::gid_t>());
+        let own = memory::reserve(bytes)?;
+        // SAFETY: the map holds that many.
+        let got = unsafe { libc::getgroups(count as i32, own as *mut libc::gid_t) };
+        // SAFETY: so many were written there.
+        let own_groups = unsafe { std::slice::from_raw_parts(own as *const libc::gid_t, count) };
+        let listed = |group: &u32| self.list.iter().any(|other| other.load(SeqCst) == *group);
+        let has = got == count as i32 && own_groups.iter().all(listed);
+        // SAFETY: nobody reads it any more.
+        unsafe { memory::release(own, bytes) }?;
+        if has { Ok(0) } else { Err(refused) }
     }
 }
 
