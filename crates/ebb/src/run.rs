@@ -13,7 +13,6 @@ use crate::{FAILED, defaults, doctor, exhausted, say, setup, summary};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
 use ebb_tree::{StatsShown, Supervisor};
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -66,7 +65,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
-            eprintln!("ebb: {error}");
+            say::now(&format!("ebb: {error}"));
             return Ok(error.status().into());
         }
     };
@@ -102,7 +101,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     let end = until_end(&mut running, &mut supervisor, managed)?;
     let ran = start.elapsed();
     if let Some(told) = kills.told() {
-        let _ = writeln!(std::io::stderr(), "ebb: {told}");
+        say::now(&format!("ebb: {told}"));
     }
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
@@ -110,7 +109,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
         let stats = stats::stats(&args.command, &totals, end, start.elapsed());
         // The program has run: figures that cannot be written do not change its end.
         if let Err(error) = file.write(&stats) {
-            eprintln!("ebb: --stats: {error:#}");
+            say::now(&format!("ebb: --stats: {error:#}"));
         }
     };
     // Some of a dead program's messages may still be on their way.
@@ -165,11 +164,10 @@ fn leave_processes(
             say::rest();
         }
         Err(error) => {
-            let _ = writeln!(
-                std::io::stderr(),
+            say::now(&format!(
                 "ebb: processes are left behind, and nobody supervises them from now on ({error}): no program that \
                  they start is managed; end them"
-            );
+            ));
         }
     }
     Ok(())
@@ -208,7 +206,7 @@ fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
 fn summarize(args: &RunArgs, stats: &StatsShown) {
     if summary::wanted(args, stats) {
         for line in summary::lines(stats) {
-            let _ = writeln!(std::io::stderr(), "ebb: {line}");
+            say::now(&format!("ebb: {line}"));
         }
     }
 }
@@ -274,14 +272,15 @@ fn warn_if_unmanaged(program: &Program, library: &Library) {
         true => "and so does that of programs it starts",
         false => "programs it starts are managed",
     };
-    eprintln!(
+    say::now(&format!(
         "ebb: the memory of {} cannot be managed: {reason}; it stays in RAM, {others}",
         program.path.display()
-    );
+    ));
 }
 
 fn not_started(path: &Path, error: &std::io::Error) -> ExitCode {
-    eprintln!("ebb: cannot execute {}: {error}", path.display());
+    let path = path.display();
+    say::now(&format!("ebb: cannot execute {path}: {error}"));
     let status = match error.raw_os_error() {
         Some(libc::ENOENT) => 127,
         Some(

@@ -1,7 +1,13 @@
-//! Lines for the user while programs run: on standard error, by the thread that supervises them.
+//! Lines for the user: on standard error.
+//!
+//! | line | when | where there is no room |
+//! |---|---|---|
+//! | [`now`] | nobody is supervised | waits |
+//! | [`line`] | programs run, by the thread that supervises them | is kept, and written later, the oldest first |
 //!
 //! Nobody may read there for a while: the pipe to a pager is full, a terminal is held (Ctrl-S). A supervisor that waits for
-//! that supervises nobody. So a line is kept until there is room, and written then, the oldest first.
+//! that supervises nobody. And nothing may ever be written: a full disk, a reader that has gone. Neither is a reason
+//! not to run a program, so errors are passed over; `eprintln!` would panic.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -20,6 +26,11 @@ const OURS: &str = "/proc/self/fd/2";
 
 static IMPATIENT: OnceLock<Option<File>> = OnceLock::new();
 static KEPT: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
+
+/// Writes a line at once.
+pub fn now(text: &str) {
+    write_now(format!("{text}\n").as_bytes());
+}
 
 /// Writes a line, or keeps it.
 pub fn line(text: &str) {

@@ -16,6 +16,7 @@ use crate::ask::{ask, stats_of};
 use crate::cli::{RunArgs, SizeArgs};
 use crate::figures::pace;
 use crate::run::{self, Companion};
+use crate::say;
 use anyhow::Result;
 use ebb_tree::{LimitChange, Request, StatsShown};
 use report::{Form, Report};
@@ -145,7 +146,7 @@ impl Companion for Reporter<'_, '_> {
         let report = Report::of(stats, ran, factor(), &self.shared.touches());
         // The program has run: a report that cannot be written does not change its end.
         if let Err(error) = self.form.write(&report) {
-            eprintln!("ebb: {error:#}");
+            say::now(&format!("ebb: {error:#}"));
         }
     }
 }

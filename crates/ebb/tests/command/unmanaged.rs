@@ -1,11 +1,14 @@
 //! Programs that cannot be managed, and those that only look so.
 
-use super::common::cannot_page;
-use super::{run, stderr};
-use std::fs;
+use super::common::{cannot_page, ebb};
+use super::{end_of, run, stderr};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn static_program() {
@@ -39,6 +42,35 @@ fn static_program() {
         "{}",
         stderr(&refused)
     );
+}
+
+/// The disk behind standard error is full, or its reader has gone: the warning is lost, and the program runs.
+#[test]
+fn a_warning_that_cannot_be_written_stops_no_program() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = static_c(dir.path(), "int main(void) { return 4; }\n") else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (read, unread) = io::pipe().unwrap();
+    drop(read);
+    for (what, takes_nothing) in [("full", OwnedFd::from(full)), ("unread", unread.into())] {
+        let mut command = Command::new(ebb());
+        command.args(["run", "--"]).arg(&program);
+        command.stdin(Stdio::null()).stderr(takes_nothing);
+        let mut child = command.spawn().unwrap();
+        end_of(&mut child, Duration::from_secs(60));
+        assert_eq!(child.wait().unwrap().code(), Some(4), "{what}");
+    }
+    // A command that cannot be executed has its status all the same.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(ebb());
+    command.args(["run", "--", "/no/such/file"]).stderr(full);
+    assert_eq!(command.status().unwrap().code(), Some(127));
 }
 
 /// A program of this source that is linked statically.
