@@ -26,12 +26,12 @@ const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 /// gigabyte.
 const HELPERS: Duration = Duration::from_secs(10);
 
-/// Runs the command; the exit status is the program's own.
+/// Runs the command, and ends as the program has ended.
 ///
 /// # Errors
 /// The command cannot be started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
-    run_beside(args, &mut Alone)
+    Ok(run_beside(args, &mut Alone)?.repeat())
 }
 
 /// A companion of a program's run.
@@ -54,11 +54,11 @@ impl Companion for Alone {
     fn ended(&mut self, _: &StatsShown, _: Duration) {}
 }
 
-/// Runs the command as [`run`] does, with a companion.
+/// Runs the command with a companion; returns how it ended.
 ///
 /// # Errors
-/// As there.
-pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<ExitCode> {
+/// As [`run`].
+pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<End> {
     let filled = defaults::fill(&mut args)?;
     let (mut setup, pending_header) =
         setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
@@ -66,7 +66,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
         Ok(program) => program,
         Err(error) => {
             say::now(&format!("ebb: {error}"));
-            return Ok(error.status().into());
+            return Ok(End::Exited(error.status()));
         }
     };
     doctor::must_work()?;
@@ -121,8 +121,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     summarize(&args, &stats);
     companion.ended(&stats, ran);
     companion.stop(&mut || drop(supervisor.turn()));
-    leave_processes(&mut supervisor, &running, serving, &mut report)?;
-    Ok(end.status().into())
+    leave_processes(&mut supervisor, &running, serving, &mut report, end)
 }
 
 /// Supervises until the program has ended.
@@ -136,16 +135,18 @@ fn until_end(running: &mut Running, supervisor: &mut Supervisor, managed: bool) 
     end.context("lost sight of the program")
 }
 
-/// Where the program has left processes, a copy of this one supervises them, and goes on `serving`.
+/// Where the program has left processes, a copy of this one supervises them, and goes on `serving`. Returns
+/// in both how they are to end.
 fn leave_processes(
     supervisor: &mut Supervisor,
     running: &Running,
     mut serving: Option<Serving>,
     report: &mut dyn FnMut(&Supervisor),
-) -> Result<()> {
+    end: End,
+) -> Result<End> {
     if !supervisor.has_processes() {
         say::rest();
-        return Ok(());
+        return Ok(end);
     }
     // Only a process of one thread can be split.
     if let Some(serving) = &mut serving {
@@ -158,6 +159,8 @@ fn leave_processes(
             }
             stay_behind(supervisor, running)?;
             report(supervisor);
+            // Nobody waits for it.
+            return Ok(End::Exited(0));
         }
         Ok(Side::Foreground) => {
             serving.iter_mut().for_each(Serving::leave);
@@ -170,7 +173,7 @@ fn leave_processes(
             ));
         }
     }
-    Ok(())
+    Ok(end)
 }
 
 /// The program's command, as it was given.
@@ -278,15 +281,14 @@ fn warn_if_unmanaged(program: &Program, library: &Library) {
     ));
 }
 
-fn not_started(path: &Path, error: &std::io::Error) -> ExitCode {
+fn not_started(path: &Path, error: &std::io::Error) -> End {
     let path = path.display();
     say::now(&format!("ebb: cannot execute {path}: {error}"));
-    let status = match error.raw_os_error() {
+    End::Exited(match error.raw_os_error() {
         Some(libc::ENOENT) => 127,
         Some(
             libc::EACCES | libc::ENOEXEC | libc::EPERM | libc::ETXTBSY | libc::E2BIG | libc::ELOOP,
         ) => 126,
         _ => FAILED,
-    };
-    status.into()
+    })
 }

@@ -17,6 +17,7 @@ use crate::cli::{RunArgs, SizeArgs};
 use crate::figures::pace;
 use crate::run::{self, Companion};
 use crate::say;
+use crate::wait::End;
 use anyhow::Result;
 use ebb_tree::{LimitChange, Request, StatsShown};
 use report::{Form, Report};
@@ -45,7 +46,7 @@ pub fn size(args: SizeArgs) -> Result<ExitCode> {
     let form = Form::new(&args)?;
     match args.pid {
         Some(pid) => running(pid, interval, form),
-        None => started(args, interval, form),
+        None => Ok(started(args, interval, form)?.repeat()),
     }
 }
 
@@ -85,7 +86,7 @@ fn members(stats: &StatsShown) -> Vec<u32> {
 }
 
 /// A command: it runs, and the report comes at its end.
-fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<ExitCode> {
+fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<End> {
     let mut run = RunArgs::of(args.command);
     let follows = args.memory.is_none();
     run.memory = args.memory.or_else(|| Some(FIRST.to_string()));
