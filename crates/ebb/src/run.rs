@@ -12,6 +12,7 @@ use crate::wrap::Wrap;
 use crate::{FAILED, defaults, doctor, exhausted, say, setup, summary};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
+use ebb_sys::descriptors::Inherited;
 use ebb_tree::{StatsShown, Supervisor};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -59,6 +60,7 @@ impl Companion for Alone {
 /// # Errors
 /// As [`run`].
 pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<End> {
+    let inherited = Inherited::note();
     let filled = defaults::fill(&mut args)?;
     let (mut setup, pending_header) =
         setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
@@ -112,16 +114,20 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
             say::now(&format!("ebb: --stats: {error:#}"));
         }
     };
-    // Some of a dead program's messages may still be on their way.
-    supervisor.turn()?;
     await_helpers(&mut supervisor)?;
-    say::kept();
     report(&supervisor);
     let stats = supervisor.stats();
     summarize(&args, &stats);
     companion.ended(&stats, ran);
     companion.stop(&mut || drop(supervisor.turn()));
-    leave_processes(&mut supervisor, &running, serving, &mut report, end)
+    leave_processes(
+        &mut supervisor,
+        &running,
+        serving,
+        &mut report,
+        inherited,
+        end,
+    )
 }
 
 /// Supervises until the program has ended.
@@ -142,12 +148,14 @@ fn leave_processes(
     running: &Running,
     mut serving: Option<Serving>,
     report: &mut dyn FnMut(&Supervisor),
+    inherited: Inherited,
     end: End,
 ) -> Result<End> {
     if !supervisor.has_processes() {
         say::rest();
         return Ok(end);
     }
+    supervisor.leave_stderr();
     // Only a process of one thread can be split.
     if let Some(serving) = &mut serving {
         serving.stop(&mut || drop(supervisor.turn()));
@@ -157,7 +165,7 @@ fn leave_processes(
             if let Some(Err(error)) = serving.as_mut().map(Serving::again) {
                 say::line(&format!("ebb: {error:#}"));
             }
-            stay_behind(supervisor, running)?;
+            stay_behind(supervisor, running, inherited)?;
             report(supervisor);
             // Nobody waits for it.
             return Ok(End::Exited(0));
@@ -193,6 +201,8 @@ fn command(args: &RunArgs, program: &Program, library: &Library) -> Command {
 
 /// Waits until the memory of ended programs is given back, and says so where that takes a while.
 fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
+    // Some of a dead program's messages may still be on their way.
+    supervisor.turn()?;
     let mut progress = Progress::new();
     let mut reported = 0;
     supervisor.wait_for_helpers(HELPERS, |helpers, waited| {
@@ -202,7 +212,9 @@ fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
                 "the memory of {helpers} processes that have ended is given back: {reported} s so far"
             ));
         }
-    })
+    })?;
+    say::kept();
+    Ok(())
 }
 
 /// Says what the programs had, where somebody reads it.
@@ -216,7 +228,7 @@ fn summarize(args: &RunArgs, stats: &StatsShown) {
 
 /// Supervises the processes that the ended program leaves, as long as they live. Readers of our output wait for
 /// them alone.
-fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
+fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inherited) -> Result<()> {
     let null = std::fs::File::options()
         .read(true)
         .write(true)
@@ -224,6 +236,8 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
+    say::leave();
+    inherited.close();
     while supervisor.has_processes() {
         supervisor.step(Duration::from_secs(1))?;
         running.pass_on_to_all(supervisor);

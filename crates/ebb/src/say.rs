@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write, stderr};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Lines that are kept. Of more the newest are lost.
 const MOST: usize = 100;
@@ -24,7 +24,17 @@ const AT_ONCE: usize = 512;
 
 const OURS: &str = "/proc/self/fd/2";
 
-static IMPATIENT: OnceLock<Option<File>> = OnceLock::new();
+/// A way to write what there is room for.
+enum Way {
+    /// Nothing was written yet.
+    Unknown,
+    /// See [`impatient`].
+    Impatient(File),
+    /// Standard error itself, where there is room.
+    Stderr,
+}
+
+static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
 static KEPT: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
 
 /// Writes a line at once.
@@ -53,6 +63,11 @@ pub fn rest() {
     write_out(&mut kept, write_now);
 }
 
+/// Standard error is another file from now on: the one until now has no writer here any more.
+pub fn leave() {
+    *WAY.lock().unwrap_or_else(PoisonError::into_inner) = Way::Unknown;
+}
+
 /// Until `write` takes nothing more; it says how many bytes it took.
 fn write_out(kept: &mut VecDeque<Vec<u8>>, write: impl Fn(&[u8]) -> usize) {
     while let Some(line) = kept.front_mut() {
@@ -76,13 +91,17 @@ fn write_now(part: &[u8]) -> usize {
 
 /// Writes what there is room for.
 fn write_if_room(part: &[u8]) -> usize {
-    match IMPATIENT.get_or_init(impatient) {
-        Some(file) => match (&mut &*file).write(part) {
+    let mut way = WAY.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Way::Unknown = *way {
+        *way = impatient().map_or(Way::Stderr, Way::Impatient);
+    }
+    match &mut *way {
+        Way::Impatient(file) => match file.write(part) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
             written => written.unwrap_or(part.len()),
         },
-        None if has_room() => write_now(part),
-        None => 0,
+        _ if has_room() => write_now(part),
+        _ => 0,
     }
 }
 

@@ -74,7 +74,7 @@ fn a_warning_that_cannot_be_written_stops_no_program() {
 }
 
 /// A program of this source that is linked statically.
-fn static_c(dir: &Path, source: &str) -> Option<PathBuf> {
+pub(super) fn static_c(dir: &Path, source: &str) -> Option<PathBuf> {
     let (file, program) = (dir.join("static.c"), dir.join("static"));
     fs::write(&file, source).unwrap();
     let mut cc = Command::new("cc");
