@@ -285,7 +285,7 @@ fn warn_if_unmanaged(program: &Program, library: &Library) {
     let Kind::Unmanaged(reason) = &program.kind else {
         return;
     };
-    let others = match library.withheld_from(&program.kind) {
+    let others = match library.is_lost_behind(&program.kind) {
         true => "and so does that of programs it starts",
         false => "programs it starts are managed",
     };
