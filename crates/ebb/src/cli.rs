@@ -18,7 +18,8 @@ Examples:
   ebb doctor                                   does it work on this machine?
 
 Exit status of `ebb run`: that of COMMAND; 125 if ebb failed, 126 if COMMAND cannot be
-executed, 127 if it was not found, 128+N if signal N ended it.
+executed, 127 if it was not found, 128+N if signal N ended it: ebb ends by the same signal,
+which shells show so, but for SIGKILL.
 
 Defaults of --memory, --swap and --pool: the variables EBB_MEMORY, EBB_SWAP (SPECs with \";\"
 between them) and EBB_POOL, then ~/.config/ebb.toml:

@@ -1,6 +1,7 @@
 //! The tree's guard (`ebb_tree::guard`): this program again, with the supervisor's socket as its standard input.
 
 use anyhow::{Context, Result};
+use ebb_sys::descriptors;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -14,7 +15,10 @@ const NAME: &std::ffi::CStr = c"tide-guard";
 /// # Errors
 /// The program cannot be executed again.
 pub fn launch(socket: OwnedFd) -> io::Result<u32> {
-    let child = Command::new("/proc/self/exe")
+    let mut command = Command::new("/proc/self/exe");
+    // As long as the tree lives it would have what the caller gave to the program.
+    descriptors::keep_from(&mut command);
+    let child = command
         .arg0(NAME.to_string_lossy().as_ref())
         .arg("guard")
         // It holds no folder of the user's.

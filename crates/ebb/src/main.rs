@@ -15,6 +15,7 @@
 //! `ebb run` exits with the status of the program; `--help` lists the exceptions. Everything that ebb says goes
 //! to stderr; stdout belongs to the program.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stderr, clippy::print_stdout)] // They panic where nothing can be written: `say`.
 
 mod ask;
 mod available;
@@ -49,7 +50,7 @@ mod words_of_top;
 mod wrap;
 
 use clap::Parser;
-use std::io::{self, Write, stderr};
+use std::io;
 use std::process::ExitCode;
 
 /// Exit status when ebb itself failed, as `env`, `timeout` and `docker run` have it.
@@ -86,7 +87,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(stderr(), "ebb: {error:#}");
+            say::now(&format!("ebb: {error:#}"));
             FAILED.into()
         }
     }

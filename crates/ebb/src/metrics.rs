@@ -5,7 +5,7 @@
 //! ebb run --metrics ADDRESS    a thread listens, and asks the supervisor as `ebb stats` does, for each scrape
 //! ```
 
-use crate::ask;
+use crate::{ask, say};
 use anyhow::{Context, Result, anyhow, bail};
 use ebb_tree::{BOUNDS_NS, DeviceShown, FaultsShown, StatsShown};
 use prometheus_client::collector::Collector;
@@ -179,7 +179,8 @@ impl Listener {
             anyhow!("--metrics {text}: {error}: give another port, or 0 for any")
         })?;
         if address.port() == 0 {
-            eprintln!("ebb: metrics at http://{}/metrics", listener.local_addr()?);
+            let place = listener.local_addr()?;
+            say::now(&format!("ebb: metrics at http://{place}/metrics"));
         }
         Ok(Self::Tcp(listener))
     }

@@ -2,7 +2,9 @@
 //!
 //! Reads headers only; executes nothing.
 
+use crate::library;
 use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, UnmanagedReason, program_kind, raises_privileges};
+use ebb_sys::proc::{self, Process};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -104,18 +106,45 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
 }
 
 /// The program that a process of the tree runs, which has not joined, and the reason why its memory cannot be managed.
-/// None if it can, or if the program cannot be read.
+/// None if it can, or if nothing is known of it.
 pub fn unmanaged(pid: u32) -> Option<(PathBuf, String)> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
+    let Ok(path) = std::fs::read_link(&link) else {
+        return has_other_rights(pid).then(|| {
+            let reason = "it has another user's rights: what `sudo` and its like start does not load \
+                          the preload library";
+            (proc::name(pid).into(), reason.into())
+        });
+    };
     let reason = match classify(&link, 0).ok()? {
         Kind::Unmanaged(reason) => reason.to_string(),
+        Kind::Managed if lacks_library(pid) => {
+            "it has not loaded the preload library: what `sudo` and its like start does not".into()
+        }
         Kind::Managed if has_own_network(pid) => {
             "it runs in a network namespace of its own, from which `ebb run` cannot be reached"
                 .into()
         }
         Kind::Managed => return None,
     };
-    Some((std::fs::read_link(&link).ok()?, reason))
+    Some((path, reason))
+}
+
+/// Whether a process is, or may become, a user that this one is not.
+fn has_other_rights(pid: u32) -> bool {
+    let (Ok(process), Ok(own)) = (Process::open(pid), Process::open(std::process::id())) else {
+        return false;
+    };
+    // What could be read after it could be read before.
+    !process.is_of_one_user_with(&own) && process.has_user(0).is_ok()
+}
+
+/// Whether a process has mapped libc without the library. Its loader maps what is preloaded first.
+fn lacks_library(pid: u32) -> bool {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    let libc = ["/libc.so.6", "/libc-2."];
+    libc.iter().any(|libc| maps.contains(libc)) && !maps.contains(library::FILE)
 }
 
 /// Whether a process is in another network namespace than this one: the socket of `ebb run` has no file.
@@ -184,7 +213,10 @@ fn classify(file: &Path, scripts_left: usize) -> Result<Kind, NotExecutable> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
 
     fn scratch(name: &str, content: &[u8], mode: u32) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("ebb-program-{}", std::process::id()));
@@ -255,6 +287,54 @@ mod tests {
         assert_eq!(of("glibc", &header(2, native, glibc)), Kind::Managed);
         let damaged = scratch("damaged", &header(2, native, glibc)[..100], 0o755);
         assert_eq!(find(damaged.as_os_str(), None).unwrap_err().status(), 126);
+    }
+
+    /// A program that waits, with its loader done.
+    struct Waiting(Child);
+
+    impl Waiting {
+        fn start(command: &mut Command) -> Self {
+            command.args(["-c", "echo; read line"]);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let out = child.stdout.as_mut().unwrap();
+            out.read_exact(&mut [0]).unwrap();
+            Self(child)
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_process_without_the_library_is_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(library::FILE);
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-x", "c", "/dev/null", "-o"])
+            .arg(&file);
+        assert!(cc.status().unwrap().success());
+        let without = Waiting::start(&mut Command::new("sh"));
+        let (_, reason) = unmanaged(without.0.id()).unwrap();
+        assert!(reason.contains("not loaded the preload"), "{reason}");
+        let with = Waiting::start(Command::new("sh").env("LD_PRELOAD", &file));
+        assert_eq!(unmanaged(with.0.id()), None);
+    }
+
+    #[test]
+    fn other_rights_are_those_of_another_user() {
+        let same = Waiting::start(&mut Command::new("sh"));
+        assert!(!has_other_rights(same.0.id()));
+        assert!(!has_other_rights(i32::MAX as u32), "there is none");
+        // Only root can start another user's program.
+        if rustix::process::geteuid().is_root() {
+            let other = Waiting::start(Command::new("sh").uid(65534));
+            assert!(has_other_rights(other.0.id()));
+        }
     }
 
     #[test]

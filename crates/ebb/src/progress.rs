@@ -3,6 +3,7 @@
 //! On a terminal one line is written again and again, and goes at the end. Elsewhere there is a line now and then, of
 //! what takes longer than [`PATIENCE`].
 
+use crate::say;
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,7 @@ impl Progress {
             let _ = write!(stderr(), "\r\x1b[K\x1b[?7lebb: {text}\x1b[?7h");
         } else {
             self.since = Instant::now();
-            let _ = writeln!(stderr(), "ebb: {text}");
+            say::now(&format!("ebb: {text}"));
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::wrap::Wrap;
 use crate::{FAILED, defaults, doctor, exhausted, say, setup, summary};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
+use ebb_sys::descriptors::Inherited;
 use ebb_tree::{StatsShown, Supervisor};
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -27,12 +27,12 @@ const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 /// gigabyte.
 const HELPERS: Duration = Duration::from_secs(10);
 
-/// Runs the command; the exit status is the program's own.
+/// Runs the command, and ends as the program has ended.
 ///
 /// # Errors
 /// The command cannot be started; nothing has been changed then.
 pub fn run(args: RunArgs) -> Result<ExitCode> {
-    run_beside(args, &mut Alone)
+    Ok(run_beside(args, &mut Alone)?.repeat())
 }
 
 /// A companion of a program's run.
@@ -55,19 +55,20 @@ impl Companion for Alone {
     fn ended(&mut self, _: &StatsShown, _: Duration) {}
 }
 
-/// Runs the command as [`run`] does, with a companion.
+/// Runs the command with a companion; returns how it ended.
 ///
 /// # Errors
-/// As there.
-pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<ExitCode> {
+/// As [`run`].
+pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<End> {
+    let inherited = Inherited::note();
     let filled = defaults::fill(&mut args)?;
     let (mut setup, pending_header) =
         setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
-            eprintln!("ebb: {error}");
-            return Ok(error.status().into());
+            say::now(&format!("ebb: {error}"));
+            return Ok(End::Exited(error.status()));
         }
     };
     doctor::must_work()?;
@@ -102,7 +103,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
     let end = until_end(&mut running, &mut supervisor, managed)?;
     let ran = start.elapsed();
     if let Some(told) = kills.told() {
-        let _ = writeln!(std::io::stderr(), "ebb: {told}");
+        say::now(&format!("ebb: {told}"));
     }
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
@@ -110,20 +111,23 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<Ex
         let stats = stats::stats(&args.command, &totals, end, start.elapsed());
         // The program has run: figures that cannot be written do not change its end.
         if let Err(error) = file.write(&stats) {
-            eprintln!("ebb: --stats: {error:#}");
+            say::now(&format!("ebb: --stats: {error:#}"));
         }
     };
-    // Some of a dead program's messages may still be on their way.
-    supervisor.turn()?;
     await_helpers(&mut supervisor)?;
-    say::kept();
     report(&supervisor);
     let stats = supervisor.stats();
     summarize(&args, &stats);
     companion.ended(&stats, ran);
     companion.stop(&mut || drop(supervisor.turn()));
-    leave_processes(&mut supervisor, &running, serving, &mut report)?;
-    Ok(end.status().into())
+    leave_processes(
+        &mut supervisor,
+        &running,
+        serving,
+        &mut report,
+        inherited,
+        end,
+    )
 }
 
 /// Supervises until the program has ended.
@@ -137,17 +141,21 @@ fn until_end(running: &mut Running, supervisor: &mut Supervisor, managed: bool) 
     end.context("lost sight of the program")
 }
 
-/// Where the program has left processes, a copy of this one supervises them, and goes on `serving`.
+/// Where the program has left processes, a copy of this one supervises them, and goes on `serving`. Returns
+/// in both how they are to end.
 fn leave_processes(
     supervisor: &mut Supervisor,
     running: &Running,
     mut serving: Option<Serving>,
     report: &mut dyn FnMut(&Supervisor),
-) -> Result<()> {
+    inherited: Inherited,
+    end: End,
+) -> Result<End> {
     if !supervisor.has_processes() {
         say::rest();
-        return Ok(());
+        return Ok(end);
     }
+    supervisor.leave_stderr();
     // Only a process of one thread can be split.
     if let Some(serving) = &mut serving {
         serving.stop(&mut || drop(supervisor.turn()));
@@ -157,22 +165,23 @@ fn leave_processes(
             if let Some(Err(error)) = serving.as_mut().map(Serving::again) {
                 say::line(&format!("ebb: {error:#}"));
             }
-            stay_behind(supervisor, running)?;
+            stay_behind(supervisor, running, inherited)?;
             report(supervisor);
+            // Nobody waits for it.
+            return Ok(End::Exited(0));
         }
         Ok(Side::Foreground) => {
             serving.iter_mut().for_each(Serving::leave);
             say::rest();
         }
         Err(error) => {
-            let _ = writeln!(
-                std::io::stderr(),
+            say::now(&format!(
                 "ebb: processes are left behind, and nobody supervises them from now on ({error}): no program that \
                  they start is managed; end them"
-            );
+            ));
         }
     }
-    Ok(())
+    Ok(end)
 }
 
 /// The program's command, as it was given.
@@ -192,6 +201,8 @@ fn command(args: &RunArgs, program: &Program, library: &Library) -> Command {
 
 /// Waits until the memory of ended programs is given back, and says so where that takes a while.
 fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
+    // Some of a dead program's messages may still be on their way.
+    supervisor.turn()?;
     let mut progress = Progress::new();
     let mut reported = 0;
     supervisor.wait_for_helpers(HELPERS, |helpers, waited| {
@@ -201,21 +212,23 @@ fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
                 "the memory of {helpers} processes that have ended is given back: {reported} s so far"
             ));
         }
-    })
+    })?;
+    say::kept();
+    Ok(())
 }
 
 /// Says what the programs had, where somebody reads it.
 fn summarize(args: &RunArgs, stats: &StatsShown) {
     if summary::wanted(args, stats) {
         for line in summary::lines(stats) {
-            let _ = writeln!(std::io::stderr(), "ebb: {line}");
+            say::now(&format!("ebb: {line}"));
         }
     }
 }
 
 /// Supervises the processes that the ended program leaves, as long as they live. Readers of our output wait for
 /// them alone.
-fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
+fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inherited) -> Result<()> {
     let null = std::fs::File::options()
         .read(true)
         .write(true)
@@ -223,6 +236,8 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
+    say::leave();
+    inherited.close();
     while supervisor.has_processes() {
         supervisor.step(Duration::from_secs(1))?;
         running.pass_on_to_all(supervisor);
@@ -270,24 +285,24 @@ fn warn_if_unmanaged(program: &Program, library: &Library) {
     let Kind::Unmanaged(reason) = &program.kind else {
         return;
     };
-    let others = match library.withheld_from(&program.kind) {
+    let others = match library.is_lost_behind(&program.kind) {
         true => "and so does that of programs it starts",
         false => "programs it starts are managed",
     };
-    eprintln!(
+    say::now(&format!(
         "ebb: the memory of {} cannot be managed: {reason}; it stays in RAM, {others}",
         program.path.display()
-    );
+    ));
 }
 
-fn not_started(path: &Path, error: &std::io::Error) -> ExitCode {
-    eprintln!("ebb: cannot execute {}: {error}", path.display());
-    let status = match error.raw_os_error() {
+fn not_started(path: &Path, error: &std::io::Error) -> End {
+    let path = path.display();
+    say::now(&format!("ebb: cannot execute {path}: {error}"));
+    End::Exited(match error.raw_os_error() {
         Some(libc::ENOENT) => 127,
         Some(
             libc::EACCES | libc::ENOEXEC | libc::EPERM | libc::ETXTBSY | libc::E2BIG | libc::ELOOP,
         ) => 126,
         _ => FAILED,
-    };
-    status.into()
+    })
 }

@@ -1,7 +1,13 @@
-//! Lines for the user while programs run: on standard error, by the thread that supervises them.
+//! Lines for the user: on standard error.
+//!
+//! | line | when | where there is no room |
+//! |---|---|---|
+//! | [`now`] | nobody is supervised | waits |
+//! | [`line`] | programs run, by the thread that supervises them | is kept, and written later, the oldest first |
 //!
 //! Nobody may read there for a while: the pipe to a pager is full, a terminal is held (Ctrl-S). A supervisor that waits for
-//! that supervises nobody. So a line is kept until there is room, and written then, the oldest first.
+//! that supervises nobody. And nothing may ever be written: a full disk, a reader that has gone. Neither is a reason
+//! not to run a program, so errors are passed over; `eprintln!` would panic.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -9,7 +15,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write, stderr};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Lines that are kept. Of more the newest are lost.
 const MOST: usize = 100;
@@ -18,8 +24,23 @@ const AT_ONCE: usize = 512;
 
 const OURS: &str = "/proc/self/fd/2";
 
-static IMPATIENT: OnceLock<Option<File>> = OnceLock::new();
+/// A way to write what there is room for.
+enum Way {
+    /// Nothing was written yet.
+    Unknown,
+    /// See [`impatient`].
+    Impatient(File),
+    /// Standard error itself, where there is room.
+    Stderr,
+}
+
+static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
 static KEPT: Mutex<VecDeque<Vec<u8>>> = Mutex::new(VecDeque::new());
+
+/// Writes a line at once.
+pub fn now(text: &str) {
+    write_now(format!("{text}\n").as_bytes());
+}
 
 /// Writes a line, or keeps it.
 pub fn line(text: &str) {
@@ -40,6 +61,11 @@ pub fn kept() {
 pub fn rest() {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     write_out(&mut kept, write_now);
+}
+
+/// Standard error is another file from now on: the one until now has no writer here any more.
+pub fn leave() {
+    *WAY.lock().unwrap_or_else(PoisonError::into_inner) = Way::Unknown;
 }
 
 /// Until `write` takes nothing more; it says how many bytes it took.
@@ -65,13 +91,17 @@ fn write_now(part: &[u8]) -> usize {
 
 /// Writes what there is room for.
 fn write_if_room(part: &[u8]) -> usize {
-    match IMPATIENT.get_or_init(impatient) {
-        Some(file) => match (&mut &*file).write(part) {
+    let mut way = WAY.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Way::Unknown = *way {
+        *way = impatient().map_or(Way::Stderr, Way::Impatient);
+    }
+    match &mut *way {
+        Way::Impatient(file) => match file.write(part) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
             written => written.unwrap_or(part.len()),
         },
-        None if has_room() => write_now(part),
-        None => 0,
+        _ if has_room() => write_now(part),
+        _ => 0,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::available::Available;
 use crate::cgroups;
 use crate::cli::{PoolLimits, RunArgs};
 use crate::guard;
+use crate::say;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
@@ -214,7 +215,7 @@ type Opened = (SetupDevice, Option<PendingHeader>);
 fn device(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<Opened>, OpenError> {
     let opened = ebb_stores::open(spec, look)?;
     for note in opened.iter().flat_map(|device| &device.notes) {
-        eprintln!("ebb: {note}");
+        say::now(&format!("ebb: {note}"));
     }
     Ok(opened.map(|device| {
         let setup = SetupDevice {
@@ -229,11 +230,11 @@ fn device(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<Opened>, Open
 
 /// Tells the user the reason of the wait.
 fn report_search(seen: u64, all: u64) {
-    eprintln!(
+    say::now(&format!(
         "ebb: looking whether a swap device without a swap header is empty: {} of {} seen; \"mkswap\" spares that",
         human(seen),
         human(all)
-    );
+    ));
 }
 
 /// Opens a device that is added while the tree runs. The supervisor does nothing else meanwhile, so a device

@@ -3,7 +3,7 @@
 //! - signals sent to `ebb` reach the program, but those that are a process's own matter (`signalfd::passed_on`);
 //! - a stop of the program stops `ebb`, so that the shell notices;
 //! - orphans of the tree are reaped;
-//! - the program's end becomes our exit status.
+//! - the program's end becomes ours: its exit status, or its signal.
 //!
 //! The program stays in our process group, so terminal keys reach it directly and are not forwarded a second
 //! time; `wrap` is for programs that another program starts. A hang-up comes to the leader of a session alone, so one
@@ -20,7 +20,7 @@ use rustix::process::{
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 /// How the program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +38,21 @@ impl End {
             End::Exited(status) => status,
             End::Killed(signal) => 128 + signal,
         }
+    }
+
+    /// Ends this process as the program has ended; returns where that is to exit with a status. A shell stops a script
+    /// if SIGINT has killed its child, not if that exits with 130, and systemd expects of a service that it dies of the
+    /// SIGTERM that it was sent.
+    ///
+    /// After SIGKILL, which ends for memory are, it exits: else `ebb` would seem to have been killed itself, and to have
+    /// left its tree alone.
+    pub fn repeat(self) -> ExitCode {
+        if let End::Killed(signal) = self
+            && i32::from(signal) != libc::SIGKILL
+        {
+            signalfd::die_of(signal.into());
+        }
+        self.status().into()
     }
 }
 

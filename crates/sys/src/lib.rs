@@ -53,7 +53,7 @@ pub use io::{aio, blkid, block_device, interruption, kept_fd, peer, ring, signal
 pub use kernel::{clock, file, futex, random, raw, signal};
 pub use memory::{futex_lock, heap, memory_file, pagemap, secret, shm, userfaultfd};
 pub use process::{
-    credentials, daemon, elf, inherited, loader, program, robust, stack, syscall_trap,
+    credentials, daemon, descriptors, elf, inherited, loader, program, robust, stack, syscall_trap,
 };
 
 /// Threads, tasks of our own among them.

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! supervisor   starts it when the first member pages; sends it, for each member that pages, a packet with
-//!              three descriptors: userfaultfd, pidfd of the program, pidfd of the helper
+//!              three descriptors: userfaultfd, pidfd of the program, pidfd of the helper; and one without any when
+//!              it leaves standard error, whose reader waits until nobody has it
 //! guard        forgets a member when its program and its helper have ended, or the program has become another
 //!              once the supervisor is gone: kills the program of each helper that is gone, and each helper that
 //!              is left over: a program that is killed may hold a lock for which its helper waits
@@ -24,12 +25,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Signal, pidfd_send_signal};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long a helper waits, once its program has ended, for children that take devices from it.
 pub const WAITS_FOR_CHILDREN: Duration = Duration::from_secs(1);
+
+/// The packet of a member.
+const MEMBER: u8 = 0;
+/// The packet that standard error is to be left.
+const LEAVE_STDERR: u8 = 1;
 
 /// How long a helper has to end by itself once its program has.
 pub(crate) const GRACE: Duration = WAITS_FOR_CHILDREN.saturating_add(Duration::from_millis(250));
@@ -98,7 +105,7 @@ impl Guard {
             return true;
         };
         let fds = [memory.as_fd(), program.as_fd(), helper.as_fd()];
-        match protocol::send(socket, &[0], &fds) {
+        match protocol::send(socket, &[MEMBER], &fds) {
             Ok(()) => true,
             Err(Errno::AGAIN) => false,
             Err(_) => {
@@ -106,6 +113,14 @@ impl Guard {
                 self.ended();
                 false
             }
+        }
+    }
+
+    /// Lines of the guard go nowhere from now on.
+    pub fn leave_stderr(&self) {
+        if let Some((_, socket)) = &self.running {
+            // One that takes nothing is stopped or dead, and nothing can be done about that here.
+            let _ = protocol::send(socket, &[LEAVE_STDERR], &[]);
         }
     }
 }
@@ -209,6 +224,7 @@ pub fn guard(supervisor: OwnedFd) -> io::Result<()> {
         wait(supervisor.as_ref(), &members)?;
         while let Some(socket) = &supervisor {
             match protocol::receive_up_to(socket, 1, net::RecvFlags::DONTWAIT) {
+                Ok((packet, _)) if packet == [LEAVE_STDERR] => leave_stderr(),
                 Ok((packet, fds)) if !packet.is_empty() => members.extend(Guarded::from(fds)),
                 Err(Errno::AGAIN) => break,
                 Ok(_) | Err(_) => supervisor = None,
@@ -217,6 +233,12 @@ pub fn guard(supervisor: OwnedFd) -> io::Result<()> {
         members.retain_mut(|member| member.attend(supervisor.is_some()));
     }
     Ok(())
+}
+
+fn leave_stderr() {
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(null);
+    }
 }
 
 /// Waits until the supervisor says something, somebody ends, or a helper is due.

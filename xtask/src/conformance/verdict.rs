@@ -41,7 +41,7 @@ impl Verdict {
     }
 }
 
-/// How it ended. `ebb run` says by its exit status what signal ended a program, as shells do.
+/// How it ended. `ebb run` says of SIGKILL by its exit status that it ended the program, as shells do.
 fn ending(run: &Outcome) -> String {
     let signal = run.status.and_then(|status| status.signal());
     match signal {

@@ -14,6 +14,7 @@ mod embedded;
 
 use crate::program::Kind;
 use anyhow::{Context, Result, bail};
+use ebb_sys::elf::UnmanagedReason;
 use ebb_sys::loader;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The library's file, which every managed program of the tree loads.
-const FILE: &str = "libebb_preload.so";
+pub const FILE: &str = "libebb_preload.so";
 
 /// The path of the library that belongs to this very command.
 ///
@@ -122,6 +123,12 @@ impl Library {
     /// Whether a program of this kind must not get it.
     pub fn withheld_from(&self, kind: &Kind) -> bool {
         matches!(kind, Kind::Unmanaged(reason) if reason.withholds(self.for_glibc))
+    }
+
+    /// Whether programs that one of this kind starts do not get it either: it is withheld, or the loader takes it out of
+    /// the environment.
+    pub fn is_lost_behind(&self, kind: &Kind) -> bool {
+        self.withheld_from(kind) || *kind == Kind::Unmanaged(UnmanagedReason::Privileged)
     }
 
     /// Puts it in front of libraries that are preloaded already.

@@ -16,6 +16,8 @@ use crate::ask::{ask, stats_of};
 use crate::cli::{RunArgs, SizeArgs};
 use crate::figures::pace;
 use crate::run::{self, Companion};
+use crate::say;
+use crate::wait::End;
 use anyhow::Result;
 use ebb_tree::{LimitChange, Request, StatsShown};
 use report::{Form, Report};
@@ -44,7 +46,7 @@ pub fn size(args: SizeArgs) -> Result<ExitCode> {
     let form = Form::new(&args)?;
     match args.pid {
         Some(pid) => running(pid, interval, form),
-        None => started(args, interval, form),
+        None => Ok(started(args, interval, form)?.repeat()),
     }
 }
 
@@ -84,7 +86,7 @@ fn members(stats: &StatsShown) -> Vec<u32> {
 }
 
 /// A command: it runs, and the report comes at its end.
-fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<ExitCode> {
+fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<End> {
     let mut run = RunArgs::of(args.command);
     let follows = args.memory.is_none();
     run.memory = args.memory.or_else(|| Some(FIRST.to_string()));
@@ -145,7 +147,7 @@ impl Companion for Reporter<'_, '_> {
         let report = Report::of(stats, ran, factor(), &self.shared.touches());
         // The program has run: a report that cannot be written does not change its end.
         if let Err(error) = self.form.write(&report) {
-            eprintln!("ebb: {error:#}");
+            say::now(&format!("ebb: {error:#}"));
         }
     }
 }

@@ -18,6 +18,7 @@ mod view;
 use crate::ask::{self, Figures};
 use crate::cli::TopArgs;
 use crate::late_file::LateFile;
+use crate::say;
 use anyhow::{Context, Result, bail};
 use ebb_stores::human;
 use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
@@ -53,7 +54,7 @@ pub fn top(args: TopArgs) -> Result<ExitCode> {
     let outcome = session(&mut terminal, first, recording.as_mut());
     ratatui::restore();
     if let Some(line) = outcome? {
-        eprintln!("ebb: {line}");
+        say::now(&format!("ebb: {line}"));
     }
     Ok(ExitCode::SUCCESS)
 }

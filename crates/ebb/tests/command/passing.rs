@@ -4,8 +4,9 @@ use super::common::{self, cannot_page, ebb};
 use super::{run, status, stderr};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn exit_status() {
@@ -14,12 +15,53 @@ fn exit_status() {
     }
     assert_eq!(status(&["--", "true"]), 0);
     assert_eq!(status(&["sh", "-c", "exit 37"]), 37);
-    assert_eq!(status(&["sh", "-c", "kill -TERM $$"]), 128 + 15);
     assert_eq!(status(&["sh", "-c", "kill -KILL $$"]), 128 + 9);
     assert_eq!(status(&["no-such-command-anywhere"]), 127);
     assert_eq!(status(&["/no/such/file"]), 127);
     assert_eq!(status(&["/etc/passwd"]), 126);
     assert_eq!(status(&["/etc"]), 126);
+}
+
+/// But for SIGKILL, of which `ebb` dies only when it is killed itself.
+#[test]
+fn a_signal_that_ends_the_program_ends_ebb() {
+    if cannot_page() {
+        return;
+    }
+    for signal in [1, 2, 11, 13, 15, 37] {
+        let kill = format!("ulimit -c 0; kill -{signal} $$");
+        let output = run(&["--", "env", "--default-signal", "sh", "-c", &kill]);
+        let ended = (output.status.signal(), output.status.core_dumped());
+        assert_eq!(ended, (Some(signal), false), "{}", output.status);
+        assert_eq!(stderr(&output), "");
+    }
+    // Shells show it as ever.
+    let shown = Command::new("sh")
+        .args(["-c", "\"$0\" run sh -c 'kill -TERM $$'; exit $?"])
+        .arg(ebb())
+        .status();
+    assert_eq!(shown.unwrap().code(), Some(128 + 15));
+}
+
+/// A program that leaves processes behind ends in the same way; what supervises them goes on.
+#[test]
+fn a_signal_ends_ebb_and_not_the_supervisor_of_what_is_left() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("late");
+    let late = format!(
+        "(sleep 0.5; echo late > {}) & kill -TERM $$",
+        file.display()
+    );
+    assert_eq!(run(&["sh", "-c", &late]).status.signal(), Some(15));
+    let start = Instant::now();
+    while !file.exists() {
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(20), "the orphan was lost");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

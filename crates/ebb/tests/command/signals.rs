@@ -1,9 +1,10 @@
 //! Signals pass between the program and its caller, and it has those that its caller gave it.
 
-use super::common::{cannot_page, ebb};
+use super::common::{self, cannot_page, ebb};
 use super::end_of;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,27 @@ fn a_program_that_does_not_handle_the_signal_dies_of_it() {
     let mut child = child_started(&mut command);
     kill("TERM", child.id());
     end_of(&mut child, Duration::from_secs(30));
-    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+}
+
+/// bash stops a script on SIGINT if the program that it waits for has died of it, and goes on after one that exits.
+#[test]
+fn an_interrupt_stops_the_script_around_ebb() {
+    if cannot_page() || common::lacks("bash") {
+        return;
+    }
+    let each = "\"$0\" run sh -c 'echo ready; exec sleep 60'; echo \"next after $?\"";
+    let script = format!("for n in 1 2 3; do {each}; done");
+    let mut command = Command::new("env");
+    command.args(["--default-signal", "bash", "-c", &script]);
+    let mut child = child_started(command.arg(ebb()).process_group(0));
+    // As the key does: to all of the group.
+    let group = format!("-{}", child.id());
+    let sent = Command::new("kill").args(["-INT", "--", &group]).status();
+    assert!(sent.unwrap().success());
+    end_of(&mut child, Duration::from_secs(30));
+    assert_eq!(output_of(&mut child), "");
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
 }
 
 fn child_started(command: &mut Command) -> Child {
@@ -137,7 +158,7 @@ fn a_stopped_program_goes_on_through_ebb() {
     becomes("S");
     kill("TERM", child.id());
     end_of(&mut child, Duration::from_secs(30));
-    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
 }
 
 /// The kernel tells the leader of the session of it, and nobody else: here that is `ebb`.
@@ -162,7 +183,7 @@ print(program, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
     end_of(&mut child, Duration::from_secs(20));
     let text = output_of(&mut child);
     let (program, status) = text.trim().split_once(' ').unwrap();
-    assert_eq!(status, "129");
+    assert_eq!(status, "-1");
     assert_eq!(state(program), "");
 }
 

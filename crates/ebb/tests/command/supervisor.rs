@@ -2,10 +2,12 @@
 
 use super::common::{c_program, cannot_page, ebb};
 use super::status;
+use super::unmanaged::static_c;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -25,6 +27,70 @@ fn orphans_are_reaped_and_outlive_the_command() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Runs what it is told, pages until the guard is there, and leaves a process that has none of its standard streams.
+/// That one's number goes to descriptor 9, which that one does not have either.
+const LEAVES: &str = "import os, signal, subprocess, sys, time
+signal.alarm(60)
+data = [str(i).encode() * 500 for i in range(16_000)]
+if len(sys.argv) > 1: subprocess.run(sys.argv[1:])
+def is_guard(pid):
+    try: status = open(f'/proc/{pid}/status').read()
+    except OSError: return False
+    return 'Name:\\ttide-guard\\n' in status and f'PPid:\\t{os.getppid()}\\n' in status
+while not any(is_guard(pid) for pid in os.listdir('/proc') if pid.isdigit()): time.sleep(0.05)
+child = os.fork()
+if child:
+    os.write(9, b'%d\\n' % child); os._exit(3)
+signal.alarm(60); os.setsid()
+null = os.open('/dev/null', os.O_RDWR)
+for fd in 0, 1, 2: os.dup2(null, fd)
+os.close(9); signal.pause()";
+
+/// `log=$(ebb run ... 2>&1)` ends when the program does, and with it whoever reads another descriptor of the caller's.
+/// Both the guard and the supervisor live on, and `ebb` has said something.
+#[test]
+fn readers_do_not_wait_for_what_is_left_behind() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+                  int main(void) { return !memset(malloc(8 << 20), 1, 8 << 20) || usleep(400000); }\n";
+    let talk = static_c(dir.path(), source);
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$@\" 9>&1 > /dev/null", "sh"]);
+    command.args(["timeout", "-k", "2", "60"]).arg(ebb());
+    command.args(["run", "--memory", "40M", "--", "python3", "-c", LEAVES]);
+    command.args(&talk).stdin(Stdio::null());
+    let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = pipes.spawn().unwrap();
+    let stderr = rest_of(run.stderr.take().unwrap());
+    let mut nine = BufReader::new(run.stdout.take().unwrap());
+    let mut left = String::new();
+    nine.read_line(&mut left).unwrap();
+    let nine = rest_of(nine);
+    let said = stderr.recv_timeout(Duration::from_secs(20));
+    let more = nine.recv_timeout(Duration::from_secs(20));
+    let stat = fs::read_to_string(format!("/proc/{}/stat", left.trim_end()));
+    let _ = Command::new("kill").args(["-9", left.trim_end()]).status();
+    let said = said.expect("the reader of standard error waits");
+    assert!(more.is_ok(), "the reader of descriptor 9 waits: {said}");
+    assert_eq!(run.wait().unwrap().code(), Some(3), "{said}");
+    assert!(stat.is_ok_and(|stat| !stat.contains(") Z")), "{said}");
+    assert_eq!(said.contains("statically linked"), talk.is_some(), "{said}");
+}
+
+/// What can be read to the end, once that has come.
+fn rest_of(mut from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = from.read_to_string(&mut text);
+        let _ = sender.send(text);
+    });
+    receiver
 }
 
 #[test]

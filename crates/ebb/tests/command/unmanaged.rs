@@ -1,11 +1,14 @@
 //! Programs that cannot be managed, and those that only look so.
 
-use super::common::cannot_page;
-use super::{run, stderr};
-use std::fs;
+use super::common::{cannot_page, ebb};
+use super::{end_of, run, stderr};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn static_program() {
@@ -41,8 +44,37 @@ fn static_program() {
     );
 }
 
+/// The disk behind standard error is full, or its reader has gone: the warning is lost, and the program runs.
+#[test]
+fn a_warning_that_cannot_be_written_stops_no_program() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = static_c(dir.path(), "int main(void) { return 4; }\n") else {
+        println!("skipped: a static C library is not installed");
+        return;
+    };
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (read, unread) = io::pipe().unwrap();
+    drop(read);
+    for (what, takes_nothing) in [("full", OwnedFd::from(full)), ("unread", unread.into())] {
+        let mut command = Command::new(ebb());
+        command.args(["run", "--"]).arg(&program);
+        command.stdin(Stdio::null()).stderr(takes_nothing);
+        let mut child = command.spawn().unwrap();
+        end_of(&mut child, Duration::from_secs(60));
+        assert_eq!(child.wait().unwrap().code(), Some(4), "{what}");
+    }
+    // A command that cannot be executed has its status all the same.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(ebb());
+    command.args(["run", "--", "/no/such/file"]).stderr(full);
+    assert_eq!(command.status().unwrap().code(), Some(127));
+}
+
 /// A program of this source that is linked statically.
-fn static_c(dir: &Path, source: &str) -> Option<PathBuf> {
+pub(super) fn static_c(dir: &Path, source: &str) -> Option<PathBuf> {
     let (file, program) = (dir.join("static.c"), dir.join("static"));
     fs::write(&file, source).unwrap();
     let mut cc = Command::new("cc");
@@ -235,6 +267,45 @@ fn a_program_started_through_its_loader_is_managed() {
     );
 }
 
+/// As under `sudo`: the loader takes LD_PRELOAD out of the environment of a program with other privileges.
+#[test]
+fn what_a_setuid_program_starts_is_told_of() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Another user executes a file of it.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (raised, file, fills) = (
+        dir.path().join("raised"),
+        dir.path().join("fills.c"),
+        dir.path().join("fills"),
+    );
+    let env = ebb_harness::tools::in_path("env").expect("env");
+    fs::copy(env, &raised).unwrap();
+    if std::os::unix::fs::chown(&raised, Some(65534), None).is_err() {
+        println!("skipped: only root can give a program to another user");
+        return;
+    }
+    fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755)).unwrap();
+    let source = "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+                  int main(void) { return !memset(malloc(8 << 20), 1, 8 << 20) || usleep(400000); }\n";
+    fs::write(&file, source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.arg("-o").args([&fills, &file]);
+    assert!(cc.status().unwrap().success());
+    let script = format!("{} {}; exit 3", raised.display(), fills.display());
+    let output = run(&["sh", "-c", &script]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let lines: Vec<_> = said.lines().filter(|l| l.starts_with("ebb")).collect();
+    let told = |l: &&str| l.contains("/fills (process ") && l.contains("preload library");
+    assert!(lines.len() == 1 && lines.iter().all(told), "{said}");
+    // Without the setuid program nothing is said.
+    let output = run(&["sh", "-c", &format!("{}; exit 3", fills.display())]);
+    assert_eq!(stderr(&output), "");
+}
+
 /// The loader ignores LD_PRELOAD for a program that the kernel runs with other privileges.
 #[test]
 fn a_setuid_program_runs_unmanaged_or_is_refused() {
@@ -254,7 +325,9 @@ fn a_setuid_program_runs_unmanaged_or_is_refused() {
     let output = run(&[program, "hello"]);
     let ran = (output.status.code(), &output.stdout[..]);
     assert_eq!(ran, (Some(0), &b"hello\n"[..]), "{}", stderr(&output));
-    assert!(stderr(&output).contains("setuid"), "{}", stderr(&output));
+    let said = stderr(&output);
+    let what = "it is setuid, setgid or has file capabilities; it stays in RAM, and so does that of programs it starts";
+    assert!(said.contains(what), "{said}");
     let refused = run(&["--require-managed", program, "hello"]);
     let (status, text) = (refused.status.code(), stderr(&refused));
     assert_eq!((status, refused.stdout.len()), (Some(125), 0), "{text}");

@@ -4,6 +4,7 @@
 //! Does not decide what to do with a signal, and installs no handler.
 
 use crate::inherited::Inherited;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -148,8 +149,49 @@ pub fn pass_on(received: Received, pid: i32, to_group: bool) -> io::Result<()> {
     }
 }
 
+/// Ends this process by a signal that has ended another. It returns where that cannot be: the first process of a PID
+/// namespace has no default actions. No core is written: it would be one of this process, and tell nothing.
+pub fn die_of(signal: i32) {
+    if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
+        return;
+    }
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the default action has no handler. sigemptyset initialises the set, which is valid for all that follows.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_dies_of_a_signal_that_it_blocks() {
+        for signal in [libc::SIGINT, libc::SIGSEGV, libc::SIGRTMIN() + 3] {
+            let mut status = 0;
+            // SAFETY: the child has one thread and makes system calls alone; `status` is there to be written.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    let _signals = Signals::block(&[signal]);
+                    die_of(signal);
+                    libc::_exit(7);
+                }
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            }
+            let died = libc::WIFSIGNALED(status) && !libc::WCOREDUMP(status);
+            assert!(died && libc::WTERMSIG(status) == signal, "{status:#x}");
+        }
     }
 }

@@ -32,7 +32,7 @@ pub enum ProgramKind {
 pub enum UnmanagedReason {
     /// No dynamic loader.
     Static,
-    /// setuid, setgid or file capabilities: the loader ignores LD_PRELOAD.
+    /// setuid, setgid or file capabilities: the loader ignores LD_PRELOAD, and takes it out of the environment.
     Privileged,
     /// For another processor or word size.
     Foreign,

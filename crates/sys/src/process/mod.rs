@@ -4,6 +4,7 @@ mod control_block;
 pub mod cpu;
 pub mod credentials;
 pub mod daemon;
+pub mod descriptors;
 pub mod elf;
 pub mod inherited;
 pub mod loader;

@@ -463,6 +463,11 @@ impl Supervisor {
         descendants::descendants(known, self.guard.pid())
     }
 
+    /// The command has ended for its caller: processes of ours leave the caller's standard error.
+    pub fn leave_stderr(&self) {
+        self.guard.leave_stderr();
+    }
+
     /// Members and reserved slots at this moment.
     pub fn members(&self) -> usize {
         self.table.taken().count()
