@@ -5,6 +5,7 @@ use crate::available::Available;
 use crate::cgroups;
 use crate::cli::{PoolLimits, RunArgs};
 use crate::guard;
+use crate::outer::Outer;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
@@ -12,6 +13,7 @@ use ebb_stores::{
     FAULTS_VARIABLE, Faults, OpenError, PendingHeader, SearchTime, Size, SwapSpec, human,
 };
 use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
+use std::io::{Write, stderr};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +30,11 @@ const ZSTD_DEFAULT: i32 = 1;
 /// An option is wrong; the message says what is allowed.
 pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     let (codec, specs) = places(args)?;
-    let available = Available::here();
+    let outer = Outer::here();
+    if let Some(outer) = &outer {
+        let _ = writeln!(stderr(), "ebb: {}", outer.told());
+    }
+    let available = Available::here(outer.as_ref().map(Outer::available));
     let budget = budget(args.memory.as_deref(), &available)?;
     let limits = limits(&args.limits, budget)?;
     if codec == Codec::None && !limits.writeback {
