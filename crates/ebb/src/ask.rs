@@ -77,6 +77,11 @@ impl Figures {
         Ok(Self(Ask::send(pid, &Request::Stats)?))
     }
 
+    /// The supervisor that is asked; none if it has no number here.
+    pub fn supervisor(&self) -> Option<u32> {
+        self.0.supervisor()
+    }
+
     /// Waits so long for them.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
-//! Available memory: the tightest bounds of the machine and of the memory cgroups (v1 and v2) that this process
-//! is in. What is free and what there is in all are bounded each by itself: a container of a machine short of memory
-//! has its limit in all, and what the machine has free.
+//! Available memory: the tightest bounds of the machine, of the memory cgroups (v1 and v2) and of the `ebb run` that
+//! this process is in. What is free and what there is in all are bounded each by itself: a container of a machine
+//! short of memory has its limit in all, and what the machine has free.
 
 #[cfg(fuzzing)]
 use crate::cgroups::groups;
@@ -30,6 +30,8 @@ pub struct Available {
 pub enum Source {
     /// A memory cgroup, by its path.
     Cgroup(PathBuf),
+    /// Another `ebb run`, by its number.
+    Tree(u32),
     /// The machine: MemAvailable.
     Machine,
 }
@@ -38,18 +40,20 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Cgroup(path) => write!(f, "the memory cgroup {}", path.display()),
+            Source::Tree(supervisor) => write!(f, "the budget of `ebb run` {supervisor}"),
             Source::Machine => f.write_str("the machine's available memory"),
         }
     }
 }
 
 impl Available {
-    /// The tightest bounds that apply to this process.
-    pub fn here() -> Available {
-        Self::under(Path::new("/"))
+    /// The tightest bounds that apply to this process; `tree` is that of the `ebb run` that it is under.
+    pub fn here(tree: Option<Available>) -> Available {
+        let here = Self::under(Path::new("/"));
+        tree.into_iter().fold(here, Self::tightest)
     }
 
-    /// The same for the system whose files lie under `root`.
+    /// The bounds of the system whose files lie under `root`.
     fn under(root: &Path) -> Available {
         let machine = machine(&read(root.join("proc/meminfo")));
         own_groups(root, MEMORY)
@@ -242,6 +246,22 @@ mod tests {
     }
 
     #[test]
+    fn another_run_bounds_both() {
+        let tree = |free: u64, total: u64| Available {
+            free,
+            from: Source::Tree(7),
+            total,
+            total_from: Source::Tree(7),
+        };
+        let machine = machine("MemTotal: 8388608 kB\nMemAvailable: 1048576 kB\n");
+        let bound = machine.clone().tightest(tree(GIB / 2, 2 * GIB));
+        assert_eq!(bound, tree(GIB / 2, 2 * GIB));
+        let bound = machine.tightest(tree(3 * GIB, 4 * GIB));
+        assert_eq!((bound.free, bound.from), (GIB, Source::Machine));
+        assert_eq!((bound.total, bound.total_from), (4 * GIB, Source::Tree(7)));
+    }
+
+    #[test]
     fn groups_of_version_1() {
         let root = system(false);
         let put = |name: &str, text: &str| put(root.path(), name, text);
@@ -277,7 +297,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        let available = Available::here();
+        let available = Available::here(None);
         assert!(available.free > 0 && available.free <= available.total);
         assert!(available.default_budget() > 0 && available.default_budget() <= available.free);
     }

@@ -101,7 +101,8 @@ pub struct RunArgs {
     ///
     /// It covers everything in RAM: the programs' resident memory, the compressed pool and
     /// ebb's own bookkeeping. Default: what the memory cgroup allows and does not use yet, or
-    /// the machine's available memory where there is no limit, less a margin.
+    /// the machine's available memory where there is no limit, less a margin; under another `ebb run`
+    /// no more than that has left.
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Option<String>,
 

@@ -33,6 +33,7 @@ mod late_file;
 mod library;
 mod limit;
 mod metrics;
+mod outer;
 mod program;
 mod progress;
 mod run;

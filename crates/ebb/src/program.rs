@@ -2,7 +2,6 @@
 //!
 //! Reads headers only; executes nothing.
 
-use crate::library;
 use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, UnmanagedReason, program_kind, raises_privileges};
 use ebb_sys::proc::{self, Process};
 use std::ffi::{OsStr, OsString};
@@ -11,6 +10,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// The preload library's file, which every managed program of the tree loads.
+pub const LIBRARY: &str = "libebb_preload.so";
 
 /// An executable file, found.
 #[derive(Debug)]
@@ -144,7 +146,7 @@ fn lacks_library(pid: u32) -> bool {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let maps = String::from_utf8_lossy(&maps);
     let libc = ["/libc.so.6", "/libc-2."];
-    libc.iter().any(|libc| maps.contains(libc)) && !maps.contains(library::FILE)
+    libc.iter().any(|libc| maps.contains(libc)) && !maps.contains(LIBRARY)
 }
 
 /// Whether a process is in another network namespace than this one: the socket of `ebb run` has no file.
@@ -313,7 +315,7 @@ mod tests {
     #[test]
     fn a_process_without_the_library_is_told_of() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(library::FILE);
+        let file = dir.path().join(LIBRARY);
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-x", "c", "/dev/null", "-o"])
             .arg(&file);

@@ -3,6 +3,7 @@
 use crate::cli::RunArgs;
 use crate::library::Library;
 use crate::metrics::{Listener, Serving};
+use crate::outer::CONTROL;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::progress::Progress;
 use crate::stats::{self, StatsFile};
@@ -19,8 +20,6 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Variable that names the supervisor to the processes of the tree.
-const CONTROL: &str = "EBB_CONTROL";
 const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 
 /// Time in which helpers of ended programs may end: they give their memory back, which takes some 0.1 s a

@@ -5,6 +5,7 @@ use crate::available::Available;
 use crate::cgroups;
 use crate::cli::{PoolLimits, RunArgs};
 use crate::guard;
+use crate::outer::Outer;
 use crate::say;
 use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
@@ -29,7 +30,11 @@ const ZSTD_DEFAULT: i32 = 1;
 /// An option is wrong; the message says what is allowed.
 pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     let (codec, specs) = places(args)?;
-    let available = Available::here();
+    let outer = Outer::here();
+    if let Some(outer) = &outer {
+        say::now(&format!("ebb: {}", outer.told()));
+    }
+    let available = Available::here(outer.as_ref().map(Outer::available));
     let budget = budget(args.memory.as_deref(), &available)?;
     let limits = limits(&args.limits, budget)?;
     if codec == Codec::None && !limits.writeback {

@@ -215,4 +215,9 @@ fn the_scripts_of_the_action() {
         }
     }
     assert!(asked > 0, "{action}");
+    // What the runner has and `ebb doctor` refuses is changed before that is asked.
+    let first = steps[0]["run"].as_str().unwrap();
+    for change in ["vm.unprivileged_userfaultfd=1", "swapoff -a"] {
+        assert!(first.contains(change), "{change}: {first}");
+    }
 }

@@ -49,6 +49,25 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Words of the licences of what is linked in: C libraries, and crates.
+const LICENSES: [&str; 5] = [
+    "For Zstandard software",
+    "LZ4 Library",
+    "Microsoft Corporation, Daan Leijen",
+    "Apache License",
+    "The Rust Project Developers",
+];
+
+fn assert_licenses(text: &str) {
+    for words in LICENSES {
+        assert!(
+            text.contains(words),
+            "{words} is missing in {} bytes",
+            text.len()
+        );
+    }
+}
+
 #[test]
 fn the_tarball_and_the_sbom() {
     if cannot_page() {
@@ -73,6 +92,8 @@ fn the_tarball_and_the_sbom() {
     ] {
         assert!(dir.path().join(file).is_file(), "{file}");
     }
+    let licenses = dir.path().join("share/doc/ebbtide/LICENSE-THIRD-PARTY");
+    assert_licenses(&fs::read_to_string(licenses).unwrap());
     // The library inside: its own, and whole.
     fs::remove_file(library).unwrap();
     let mut alone = Command::new(&ebb);
@@ -145,6 +166,12 @@ fn the_wheel_the_python_package_and_a_jupyter_kernel() {
     let mut pip = Command::new(&own);
     pip.args(["-m", "pip", "install", "--quiet", "--no-index"]);
     run(pip.arg(package(".whl")));
+    let texts = "import importlib.metadata as m
+for file in m.files('ebbtide'):
+    if file.name.startswith('LICENSE'): print(file.name, file.read_text())";
+    let licenses = run(Command::new(&own).args(["-c", texts]));
+    assert_licenses(&licenses);
+    assert!(licenses.contains("LICENSE-MIT") && licenses.contains("LICENSE-APACHE"));
     // Kernel and test program come from the environment that has them.
     let site = "import sysconfig; print(sysconfig.get_path('purelib'))";
     let theirs = run(Command::new(&python).args(["-c", site]));
@@ -252,6 +279,7 @@ fn from_nothing_to_half_the_memory_by_deb_and_by_wheel() {
     // The same, and it stays until it is ended.
     const STAYS: &str =
         "import time; kept = list(range(6_000_000)); print(sum(kept), flush=True); time.sleep(60)";
+    let licenses = LICENSES.map(|words| format!("'{words}'")).join(" ");
     let script = format!(
         r#"{ROOT}
 in_root useradd -m newcomer
@@ -273,6 +301,10 @@ settings="$root/etc/sysctl.d/60-ebbtide.conf"
 grep -q '^#vm.unprivileged_userfaultfd = 1$' "$settings"
 if grep -v -e '^#' -e '^$' "$settings" >&2; then exit 1; fi
 in_root man -w ebb-run >&2
+copyright="$root/usr/share/doc/ebbtide/copyright"
+for words in {licenses}; do
+    grep -q "$words" "$copyright"
+done
 as_user ebb doctor >&2
 as_user ebb run -m 120M -- python3 -c '{PROGRAM}'
 sees ebb

@@ -455,6 +455,7 @@ fn a_device_comes_to_a_tree_that_had_none() {
         (vec!["off", "/nowhere"], "no device of this tree"),
         (vec!["on", "none"], "no device"),
         (vec!["on", "/proc/version"], "swap"),
+        (vec!["on", "/var/tmp/no-such-swap"], "no such file"),
         (vec!["on", "/var/tmp:1K"], "at least"),
         (vec!["on", "/var/tmp,prio=x"], "prio"),
         (vec!["on", "/var/tmp:8M,node=1023"], "no memory node 1023"),

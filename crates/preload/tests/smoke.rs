@@ -78,7 +78,7 @@ impl Program {
             self.folder.path().join("stderr"),
         );
         let mut command = Command::new(&self.name);
-        // A variable of the build; those of `EBB_` stay in every environment.
+        // A variable of the build, which programs would print.
         command.env_remove("EBB_EMBED");
         command
             .args(&self.args)
@@ -327,6 +327,36 @@ fn an_exec_keeps_ebbtide_whatever_the_environment() {
     assert_eq!(under.status, "Some(0) None", "{}", under.stderr);
     let said: Vec<_> = under.stdout.lines().collect();
     assert_eq!(said, expected);
+}
+
+/// Of variables named `EBB_*` an exec keeps those alone that the library reads.
+#[test]
+fn an_exec_drops_what_is_the_users_own() {
+    let said = |drops: &[&str]| {
+        let mut program = Program::new("env").arg("EBB_CHECK=end");
+        for variable in [
+            "EBB_MEMORY=1G",
+            "EBB_SWAP=none",
+            "EBB_POOL=zstd",
+            "EBB_OWN=1",
+        ] {
+            program = program.arg(variable);
+        }
+        // That one starts with all of them.
+        let program = drops.iter().fold(program.arg("env"), Program::arg);
+        let under = program.arg("env").run(Some(&library()));
+        assert_eq!(under.status, "Some(0) None", "{}", under.stderr);
+        let mut ours: Vec<String> = under.stdout.lines().map(str::to_owned).collect();
+        ours.retain(|line| line.starts_with("EBB_"));
+        ours.sort_unstable();
+        ours
+    };
+    let control = &format!("EBB_CONTROL={CONTROL}");
+    assert_eq!(said(&["-i"]), ["EBB_CHECK=end", control]);
+    assert_eq!(
+        said(&["-u", "EBB_MEMORY", "-u", "EBB_CHECK", "-u", "EBB_OWN"]),
+        ["EBB_CHECK=end", control, "EBB_POOL=zstd", "EBB_SWAP=none"]
+    );
 }
 
 #[test]

@@ -128,12 +128,23 @@ fn a_share_is_of_what_is_free() {
     );
 }
 
+/// A file beside a directory that is misspelt might lie on another disk.
 #[test]
-fn a_path_that_does_not_exist_is_made_and_unlinked() {
+fn a_path_that_does_not_exist_is_refused_with_both_ways_to_make_it() {
     let dir = dir();
-    let device = try_open(&format!("{}:4M", dir.path().join("swap").display())).unwrap();
-    assert_eq!(names(&dir), 0);
-    exercise(device);
+    let path = dir.path().join("swap");
+    let path = path.display();
+    for says in [
+        "no such file",
+        &format!("mkdir {path}"),
+        &format!("fallocate -l SIZE {path}"),
+    ] {
+        refusal(&format!("{path}:4M"), says);
+    }
+    assert_eq!(names(&dir), 0, "nothing is made");
+    // As the message says.
+    sized(&dir.path().join("swap"), 8 * MIB);
+    exercise(try_open(&path.to_string()).unwrap());
 }
 
 #[test]
@@ -201,7 +212,7 @@ fn a_size_that_no_entry_can_name_is_refused_and_a_larger_device_is_used_in_part(
     let dir = dir();
     let path = dir.path().join("swap");
     refusal(
-        &format!("{}:200G", path.display()),
+        &format!("{}:200G", dir.path().display()),
         "200G were asked for, and one device has at most 128G",
     );
     assert_eq!(names(&dir), 0, "nothing is left behind");

@@ -1,6 +1,6 @@
 //! The Debian package: what is installed, below `/usr`, and a sysctl file that is not active.
 
-use super::{LIBRARY, VERSION, last_commit, run};
+use super::{DOC, LIBRARY, LICENSES, VERSION, last_commit, run};
 use crate::setup;
 use anyhow::{Context, Result};
 use ebb_harness::tools;
@@ -20,8 +20,7 @@ pub fn deb(all: &Path, root: &Path) -> Result<()> {
     let zsh = usr.join("share/zsh");
     // Debian's zsh looks there alone.
     fs::rename(zsh.join("site-functions"), zsh.join("vendor-completions"))?;
-    let doc = usr.join("share/doc/ebbtide");
-    fs::copy(doc.join("LICENSE-MIT"), doc.join("copyright"))?;
+    copyright(&usr.join(DOC))?;
     let mut gzip = Command::new("gzip");
     run(gzip.args(["-rn9"]).arg(usr.join("share/man")))?;
     let sysctl = tree.join(SYSCTL);
@@ -44,6 +43,16 @@ pub fn deb(all: &Path, root: &Path) -> Result<()> {
     build.env("SOURCE_DATE_EPOCH", date);
     let file = format!("ebbtide_{version}_{architecture}.deb");
     run(build.arg(all.join(file))).map(drop)
+}
+
+/// All licences in one file, by the name that Debian gives it: small images keep no other of that folder.
+fn copyright(doc: &Path) -> Result<()> {
+    let mut all = Vec::new();
+    for file in LICENSES {
+        all.push(fs::read_to_string(doc.join(file))?);
+        fs::remove_file(doc.join(file))?;
+    }
+    Ok(fs::write(doc.join("copyright"), all.join("\n"))?)
 }
 
 /// The package as dpkg is told of it. `tree` has nothing yet but files to be installed.

@@ -8,14 +8,19 @@
 //! | `ebb-VERSION.cdx.json` | `sbom.rs` | the SBOM: every crate that is linked into `ebb` or its library |
 //! | `SHA256SUMS` | sha256sum | sums of these |
 //!
-//! All hold one build of `ebb`, stripped, with its library inside and beside it.
+//! All hold one build of `ebb`, stripped, with its library inside and beside it. Each package of the first three
+//! holds Ebbtide's licences, and those of what is linked in.
 
 mod deb;
+mod licenses;
+mod linked;
 mod sbom;
 
 use crate::setup;
 use anyhow::{Context, Result};
 use ebb_harness::tools;
+use licenses::THIRD_PARTY;
+use linked::Linked;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -41,6 +46,11 @@ enum Package {
 const LIBRARY: &str = "libebb_preload.so";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The licences, in the order of what is read first.
+const LICENSES: [&str; 3] = ["LICENSE-MIT", "LICENSE-APACHE", THIRD_PARTY];
+/// The place of the licences below a prefix.
+const DOC: &str = "share/doc/ebbtide";
+
 /// The most that `ebb` may take, stripped.
 const MOST: u64 = 4_000_000;
 
@@ -55,7 +65,8 @@ pub fn dist(options: &Options) -> Result<bool> {
     if all.exists() {
         fs::remove_dir_all(&all).context("cannot empty target/dist")?;
     }
-    lay_out(&root)?;
+    let linked = Linked::here()?;
+    lay_out(&root, &linked)?;
     let size = fs::metadata(root.join("bin/ebb"))?.len();
     if wanted(Package::Tar) {
         tarball(&all)?;
@@ -67,7 +78,7 @@ pub fn dist(options: &Options) -> Result<bool> {
         wheel(&all, &root)?;
     }
     if wanted(Package::Sbom) {
-        sbom::sbom(&all)?;
+        sbom::sbom(&all, &linked)?;
     }
     let mut names: Vec<String> = fs::read_dir(&all)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -82,7 +93,7 @@ pub fn dist(options: &Options) -> Result<bool> {
 }
 
 /// Builds all that is installed, and lays it out as below a prefix.
-fn lay_out(root: &Path) -> Result<()> {
+fn lay_out(root: &Path, linked: &Linked) -> Result<()> {
     let ebb = setup::build_release()?;
     let (bin, lib) = (root.join("bin/ebb"), root.join("lib/ebb").join(LIBRARY));
     for (from, to) in [(&ebb, &bin), (&ebb.with_file_name(LIBRARY), &lib)] {
@@ -105,11 +116,12 @@ fn lay_out(root: &Path) -> Result<()> {
     }
     let pages = share.join("man/man1");
     run(Command::new(&bin).args(["generate", "man"]).arg(&pages))?;
-    let doc = share.join("doc/ebbtide");
+    let doc = root.join(DOC);
     fs::create_dir_all(&doc)?;
     for file in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         fs::copy(tools::project().join(file), doc.join(file))?;
     }
+    fs::write(doc.join(THIRD_PARTY), licenses::third_party(linked)?)?;
     Ok(())
 }
 
@@ -135,6 +147,20 @@ fn tarball(all: &Path) -> Result<()> {
 
 fn wheel(all: &Path, root: &Path) -> Result<()> {
     let python = setup::python_for_wheels()?;
+    // hatchling takes licences from the package's own folder alone, and the version from the one above.
+    let sources = tempfile::tempdir()?;
+    let package = sources.path().join("python");
+    fs::copy(
+        tools::project().join("Cargo.toml"),
+        sources.path().join("Cargo.toml"),
+    )?;
+    run(Command::new("cp")
+        .arg("-r")
+        .arg(tools::project().join("python"))
+        .arg(&package))?;
+    for file in LICENSES {
+        fs::copy(root.join(DOC).join(file), package.join(file))?;
+    }
     let mut command = Command::new(python);
     command.args([
         "-m",
@@ -146,7 +172,7 @@ fn wheel(all: &Path, root: &Path) -> Result<()> {
     ]);
     command
         .arg(all)
-        .current_dir(tools::project().join("python"))
+        .current_dir(package)
         .env("EBB_DIST_ROOT", root)
         .env("EBB_WHEEL_TAG", format!("py3-none-{}", wheel_tag(root)?));
     run(&mut command).map(drop)

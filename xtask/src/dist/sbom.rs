@@ -1,36 +1,19 @@
-//! The SBOM: one CycloneDX document for `ebb` and its library, which no dependency connects.
+//! The SBOM: one CycloneDX document for `ebb` and its library.
 //!
-//! `cargo tree` tells which crates are linked into them, `cargo metadata` what those are, and Cargo.lock has the sums of
-//! what comes from a registry. Not here: crates that only run while others are built, and those of tests.
+//! It names the crates that are linked in (`linked.rs`); Cargo.lock has the sums of what comes from a registry.
 
-use super::{VERSION, last_commit, run};
+use super::linked::{COMMAND, Linked, list, text};
+use super::{VERSION, last_commit};
 use anyhow::{Context, Result};
 use ebb_harness::tools;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-/// The package that the document is about.
-const ABOUT: &str = "ebb";
-/// The package of the library inside it.
-const INSIDE: &str = "ebb-preload";
-
-pub fn sbom(all: &Path) -> Result<()> {
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let cargo = |words: &[&str]| {
-        let mut cargo = Command::new("cargo");
-        run(cargo.args(words).current_dir(tools::project()))
-    };
-    let kinds = ["-e", "normal,no-proc-macro", "--prefix", "none"];
-    let tree = ["tree", "--locked", "-p", ABOUT, "-p", INSIDE, "--target"];
-    let tree = cargo(&[&tree[..], &[&target], &kinds].concat())?;
-    let metadata = ["metadata", "--format-version=1", "--locked"];
-    let metadata = cargo(&[&metadata[..], &["--filter-platform", &target]].concat())?;
+pub fn sbom(all: &Path, linked: &Linked) -> Result<()> {
     let lock = fs::read_to_string(tools::project().join("Cargo.lock"))?;
-    let (metadata, lock) = (serde_json::from_str(&metadata)?, toml::from_str(&lock)?);
-    let mut document = document(&linked(&tree), &metadata, &lock)?;
+    let mut document = document(linked, &toml::from_str(&lock)?)?;
     if let Ok(date) = last_commit("%cd") {
         document["metadata"]["timestamp"] = date.into();
     }
@@ -38,26 +21,16 @@ pub fn sbom(all: &Path) -> Result<()> {
     Ok(fs::write(file, format!("{document:#}\n"))?)
 }
 
-/// Names and versions in lines such as "zstd-sys v2.1.2+zstd.1.5.7 (*)".
-fn linked(tree: &str) -> HashSet<(&str, &str)> {
-    tree.lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            Some((words.next()?, words.next()?.strip_prefix('v')?))
-        })
-        .collect()
-}
-
 /// The document, without its date.
-fn document(linked: &HashSet<(&str, &str)>, metadata: &Value, lock: &toml::Table) -> Result<Value> {
+fn document(linked: &Linked, lock: &toml::Table) -> Result<Value> {
     let sums = sums(lock);
-    let packages: HashMap<&str, &Value> = list(&metadata["packages"])
-        .filter(|package| linked.contains(&(text(&package["name"]), text(&package["version"]))))
+    let packages: HashMap<&str, &Value> = linked
+        .packages()
         .map(|package| (text(&package["id"]), package))
         .collect();
     // By reference, so in one order.
     let (mut components, mut dependencies) = (BTreeMap::new(), Vec::new());
-    for node in list(&metadata["resolve"]["nodes"]) {
+    for node in linked.nodes() {
         let Some(package) = packages.get(text(&node["id"])) else {
             continue;
         };
@@ -69,7 +42,7 @@ fn document(linked: &HashSet<(&str, &str)>, metadata: &Value, lock: &toml::Table
         dependencies.push(json!({"ref": known, "dependsOn": on}));
         components.insert(known, component(package, &sums));
     }
-    let about = packages.values().find(|package| package["name"] == ABOUT);
+    let about = packages.values().find(|package| package["name"] == COMMAND);
     let about = reference(about.context("cargo metadata knows no ebb")?);
     let mut about = components.remove(&about).context("no component")?;
     about["type"] = "application".into();
@@ -126,14 +99,6 @@ fn sum(package: &toml::Value) -> Option<((&str, &str), &str)> {
     Some(((get("name")?, get("version")?), get("checksum")?))
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +135,7 @@ mod tests {
                     both v1.0.0+c (*)\n";
         let lock = "[[package]]\nname = \"deep\"\nversion = \"1.0.0+c\"\nchecksum = \"ab\"\n";
         let lock = toml::from_str(lock).unwrap();
-        let made = document(&linked(tree), &metadata, &lock).unwrap();
+        let made = document(&Linked::new(tree, metadata), &lock).unwrap();
         assert_eq!(made["metadata"]["component"]["name"], "ebb");
         let all = |key: &'static str| list(&made["components"]).map(move |c| c[key].clone());
         let names: Vec<Value> = all("name").collect();

@@ -2,6 +2,7 @@
 
 use super::check::{Check, Verdict};
 use crate::available::{Available, Source};
+use crate::outer::Outer;
 use ebb_engine::PAGE_SIZE;
 use ebb_stores::{SearchTime, SwapSpec};
 use ebb_sys::probe;
@@ -164,14 +165,16 @@ fn processes() -> Check {
 }
 
 fn memory() -> Check {
-    let available = Available::here();
+    let available = Available::here(Outer::here().map(|outer| outer.available()));
     let (free, total, budget) = (
         available.free >> 20,
         available.total >> 20,
         available.default_budget() >> 20,
     );
     let whose = match &available.total_from {
-        Source::Cgroup(_) => format!("of {total} MiB that {} allows", available.total_from),
+        Source::Cgroup(_) | Source::Tree(_) => {
+            format!("of {total} MiB that {} allows", available.total_from)
+        }
         Source::Machine => format!("of the machine's {total} MiB"),
     };
     Check::ok(

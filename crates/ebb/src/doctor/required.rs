@@ -107,6 +107,9 @@ fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) ->
         "gVisor has no userfaultfd: run the container with the runc runtime".into()
     } else if machine.container && no_device {
         "start the container with `--device /dev/userfaultfd` (its seccomp profile blocks the system call, not the device)".into()
+    } else if machine.container && device.raw_os_error() == Some(libc::EACCES) {
+        // The device there is a new node: with the mode and owner of the host's, and no ACL.
+        "on the host: `chmod 666 /dev/userfaultfd`, for good a udev rule with MODE=\"0666\"; then start the container again, or run as its root".into()
     } else if syscall.raw_os_error() == Some(libc::ENOSYS) && no_device {
         "use a kernel built with CONFIG_USERFAULTFD".into()
     } else if no_device {
@@ -192,6 +195,12 @@ mod tests {
                 libc::ENOENT,
                 container(),
                 "--device /dev/userfaultfd",
+            ),
+            (
+                libc::EPERM,
+                libc::EACCES,
+                container(),
+                "on the host: `chmod 666 /dev/userfaultfd`",
             ),
             (libc::ENOSYS, libc::ENOENT, plain(), "CONFIG_USERFAULTFD"),
             (libc::ENOSYS, libc::ENOENT, gvisor, "runc"),

@@ -12,7 +12,7 @@
 mod cache;
 mod embedded;
 
-use crate::program::Kind;
+use crate::program::{Kind, LIBRARY as FILE};
 use anyhow::{Context, Result, bail};
 use ebb_sys::elf::UnmanagedReason;
 use ebb_sys::loader;
@@ -22,9 +22,6 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The library's file, which every managed program of the tree loads.
-pub const FILE: &str = "libebb_preload.so";
 
 /// The path of the library that belongs to this very command.
 ///

@@ -105,23 +105,25 @@ fn no_file_stays_of_a_tree_that_pages() {
         let names = || {
             let all = fs::read_dir(dir.path()).unwrap();
             let all = all.chain(fs::read_dir(at("private")).unwrap());
+            let all = all.chain(fs::read_dir(at("another")).unwrap());
             let mut names: Vec<_> = all.map(|e| e.unwrap().file_name()).collect();
             names.sort();
             names
         };
         fs::create_dir(at("private")).unwrap();
+        fs::create_dir(at("another")).unwrap();
         let device = fs::File::create_new(at("device")).unwrap();
         device.set_len(64 * MIB).unwrap();
         let tree = Tree::start_with(
             "60M",
-            &[&at("device"), &at("private"), &at("new")],
+            &[&at("device"), &at("private"), &at("another")],
             "fork",
             &["--pool", "none", "--device-choice", "equal-turns"],
         );
         for device in 0..3 {
             tree.until_used(device, 2);
         }
-        assert_eq!(names(), ["device", "private"], "while it runs");
+        assert_eq!(names(), ["another", "device", "private"], "while it runs");
         let supervisor = tree.supervisor();
         let (program, child) = (tree.pid.clone(), tree.second.clone());
         let victims = match killed {
@@ -132,7 +134,11 @@ fn no_file_stays_of_a_tree_that_pages() {
         };
         let kill = Command::new("kill").arg("-9").args(victims).status();
         assert!(kill.unwrap().success());
-        assert_eq!(names(), ["device", "private"], "{killed} was killed");
+        assert_eq!(
+            names(),
+            ["another", "device", "private"],
+            "{killed} was killed"
+        );
         fs::write(tree.path("stop"), "").unwrap();
         for pid in [supervisor, program, child] {
             // A dead process that nobody has waited for has no descriptors either; our threads have
@@ -148,7 +154,11 @@ fn no_file_stays_of_a_tree_that_pages() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        assert_eq!(names(), ["device", "private"], "{killed} was killed");
+        assert_eq!(
+            names(),
+            ["another", "device", "private"],
+            "{killed} was killed"
+        );
         assert_eq!(device.metadata().unwrap().len(), 64 * MIB);
         let next = run(&["--swap", &at("device"), "true"]);
         assert!(next.status.success(), "{killed}: {}", stderr(&next));

@@ -9,6 +9,7 @@ mod files;
 mod generated;
 mod library;
 mod loaders;
+mod nested;
 mod options;
 mod passing;
 mod signals;

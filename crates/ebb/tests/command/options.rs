@@ -42,6 +42,10 @@ fn bad_options() {
             &["--swap", "/no/such/directory/file", "true"],
             "/no/such/directory",
         ),
+        (
+            &["--swap", "/var/tmp/no-such-swap:8M", "true"],
+            "mkdir /var/tmp/no-such-swap",
+        ),
         (&["--swap", "/dev/null", "true"], "/dev/null"),
         (
             &["--swap", data, "true"],

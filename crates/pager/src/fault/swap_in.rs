@@ -67,8 +67,7 @@ impl<K: Kernel> FaultService<K> {
         if pages != window.pages || device {
             state.pattern.brought(first, pages);
         }
-        let age = state.pages.age(page);
-        let rank = state.pages.rank(page);
+        let (age, rank) = (state.pages.age(page), state.pages.rank(page));
         if device {
             state.pages.count_load(page, pages);
         }

@@ -1,10 +1,10 @@
 //! The exec family: a program that passes an environment of its own must not lose ebbtide.
 //!
 //! The constructor remembers how this library came into the process: its place in `LD_PRELOAD`, in `LD_LIBRARY_PATH`
-//! where that names it, and every variable named `EBB_*`. Each exec checks the environment it is given, and where
-//! something is missing passes a copy with it put back. A value that differs stays: another `ebb run` inside this one
-//! set it. A program whose loader could not bear this library ([`crate::process::exec_target`]) gets the copy without
-//! it.
+//! where that names it, and the variables that the library reads. Each exec checks the environment it is given, and
+//! where something is missing passes a copy with it put back. A value that differs stays: another `ebb run` inside this
+//! one set it. Other variables named `EBB_*` stay away where the program leaves them out: EBB_MEMORY is for `ebb run`
+//! alone. A program whose loader could not bear this library ([`crate::process::exec_target`]) gets the copy without it.
 //!
 //! Everything after the constructor is fit for the child of a vfork: no lock, no heap. The copy is built on the stack
 //! or, where it does not fit, in a map of its own. That map is given back if the exec fails, and stays with the
@@ -66,7 +66,14 @@ pub fn resolve() {
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH=";
-const OWN_PREFIX: &[u8] = b"EBB_";
+/// Variables that the library reads in each program of a tree, with their `=`.
+const OWN: [&[u8]; 5] = [
+    b"EBB_CONTROL=",
+    b"EBB_REQUIRE_MANAGED=",
+    b"EBB_CHECK=",
+    b"EBB_FAULTS=",
+    b"EBB_RECORD=",
+];
 const LIBRARY: &[u8] = b"libebb_preload.so";
 
 /// A variable that is a list, and what of ours belongs into it.
@@ -140,7 +147,7 @@ pub unsafe fn remember(envp: Strings) {
     }
     let variables = all
         .iter()
-        .filter(|entry| entry.to_bytes().starts_with(OWN_PREFIX))
+        .filter(|entry| OWN.contains(&name(entry.to_bytes())))
         .map(|entry| &*Box::leak(Box::<CStr>::from(entry)))
         .collect();
     let remembered = Box::new(Remembered {

@@ -13,6 +13,14 @@ pub enum OpenError {
         /// The missing directory.
         parent: String,
     },
+    /// Nothing is there.
+    #[error(
+        "swap {path}: there is no such file or directory: make it (\"mkdir {path}\" for a private file in it, \"fallocate -l SIZE {path}\" for a file that stays), or give another path"
+    )]
+    Missing {
+        /// The path as given.
+        path: String,
+    },
     /// The name of a device that is not there.
     #[error("swap {path}: there is no such device: look for its name, or give a path outside /dev")]
     NoDevice {

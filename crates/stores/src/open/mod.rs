@@ -2,7 +2,8 @@
 //!
 //! - A directory, or no path: a private file in it, without a name (O_TMPFILE, or made with
 //!   mode 0600 and unlinked at once). Nothing is left behind, whatever ends the process.
-//! - A path that does not exist: the same, made at that path and unlinked at once.
+//! - A path that does not exist: refused. It may be a directory that is misspelt or not mounted, and a file beside it
+//!   would lie on another disk.
 //! - A swap file or block device: used in place, from [`HEADER`] on, so that its swap header
 //!   stays and the kernel can use it again. It must carry a swap header or be empty
 //!   ([`crate::open::content`]); anything else is somebody's data, unless the user says that it may go. It is
@@ -93,6 +94,32 @@ fn open_default(place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
     })
 }
 
+/// The refusal of a path where there is nothing.
+fn missing(path: &Path) -> OpenError {
+    let name = path.display().to_string();
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    };
+    if !parent.is_dir() {
+        return OpenError::NoParent {
+            path: name,
+            parent: parent.display().to_string(),
+        };
+    }
+    match is_of_devices(parent) {
+        true => OpenError::NoDevice { path: name },
+        false => OpenError::Missing { path: name },
+    }
+}
+
+/// Whether a directory holds devices.
+fn is_of_devices(directory: &Path) -> bool {
+    let directory = directory.canonicalize();
+    directory.is_ok_and(|d| d.starts_with("/dev") && !d.starts_with("/dev/shm"))
+}
+
 fn open_at(
     path: &Path,
     place: &SwapTarget,
@@ -108,7 +135,7 @@ fn open_at(
                     path: name,
                     kind: "link that leads nowhere",
                 }),
-                Errno::NOENT => private_file::at_path(path, place),
+                Errno::NOENT => Err(missing(path)),
                 errno => Err(system(&name, "look at it", errno)),
             };
         }

@@ -36,32 +36,6 @@ pub fn in_directory(directory: &Path, place: &SwapTarget) -> Result<OpenedDevice
     private(fd, name, place)
 }
 
-/// A private file made at `path`, which does not exist, and unlinked at once.
-pub fn at_path(path: &Path, place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
-    let name = path.display().to_string();
-    let parent = match path.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
-        Some(parent) => parent,
-        None => Path::new("/"),
-    };
-    if !parent.is_dir() {
-        return Err(OpenError::NoParent {
-            path: name,
-            parent: parent.display().to_string(),
-        });
-    }
-    if is_of_devices(parent) {
-        return Err(OpenError::NoDevice { path: name });
-    }
-    private(create_unlinked(path, &name)?, name, place)
-}
-
-/// Whether a directory holds devices. A file there would be in RAM, and nobody means one.
-fn is_of_devices(directory: &Path) -> bool {
-    let directory = directory.canonicalize();
-    directory.is_ok_and(|d| d.starts_with("/dev") && !d.starts_with("/dev/shm"))
-}
-
 /// Creates a file and takes its name away. EXCL follows no link.
 fn create_unlinked(path: &Path, name: &str) -> Result<OwnedFd, OpenError> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;

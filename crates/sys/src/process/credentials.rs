@@ -50,7 +50,7 @@ struct Changes {
     followed: [AtomicU32; TASKS],
     /// The thread that changed.
     thread: AtomicU32,
-    /// Its user namespace; 0: not known.
+    /// The inode of its user namespace; 0: not known.
     namespace: AtomicU64,
     /// Numbers in the user namespace of the program.
     users: Three,

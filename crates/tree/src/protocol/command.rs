@@ -98,6 +98,11 @@ impl Ask {
         }
     }
 
+    /// The supervisor that is asked; none if it has no number here.
+    pub fn supervisor(&self) -> Option<u32> {
+        peer::of(self.0.as_fd()).ok()?.pid
+    }
+
     /// Waits for the next reply.
     ///
     /// # Errors
@@ -243,6 +248,7 @@ mod tests {
     fn a_supervisor_that_is_stopped_holds_nobody() {
         let (name, listener) = stopped(7);
         let mut ask = Ask::send_to(&name, &Request::Stats).unwrap();
+        assert_eq!(ask.supervisor(), Some(std::process::id()));
         let short = Duration::from_millis(20);
         for _ in 0..2 {
             let silent = ask.reply_within(short);
