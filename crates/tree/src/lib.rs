@@ -77,7 +77,7 @@ pub use {
     guard::{Launcher, WAITS_FOR_CHILDREN, guard},
     histogram::{BOUNDS_NS, Histogram, Summary},
     member::{ChildSlot, Device, JoinError, Member, PagesOfMember},
-    protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request, trees},
+    protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request, is_stopped, trees},
     supervisor::{
         ANY_CHILD, CellShown, DeviceShown, FaultsShown, LimitsShown, MemberShown, MoreShown,
         Notices, Opener, PoolShown, ProcessLimits, Setup, SetupDevice, SetupError, StatsShown,

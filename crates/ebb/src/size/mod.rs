@@ -12,7 +12,7 @@ mod picture;
 mod report;
 mod touched;
 
-use crate::ask::{ask, stats_of};
+use crate::ask::{Figures, ask, stats_of};
 use crate::cli::{RunArgs, SizeArgs};
 use crate::figures::pace;
 use crate::run::{self, Companion};
@@ -152,13 +152,18 @@ impl Companion for Reporter<'_, '_> {
     }
 }
 
+/// The longest that a supervisor in this process is waited for.
+const ANSWERS: Duration = Duration::from_secs(60);
+
 /// While the command runs: lets the budget follow what the programs have, and watches what they touch.
 fn attend(interval: Duration, follows: bool, shared: &Shared) {
     let mut watch = Watch::new(interval);
     let mut budget = FIRST;
     while !shared.ended.load(SeqCst) {
         thread::sleep(FOLLOW.min(watch.due_in().unwrap_or(FOLLOW).max(LEAST)));
-        let Ok(stats) = stats_of(std::process::id()) else {
+        // Its supervisor is this process, and answers when it is done with something else.
+        let figures = Figures::ask(std::process::id());
+        let Ok(stats) = figures.and_then(|mut figures| figures.within(ANSWERS)) else {
             continue;
         };
         let half = stats.peak_had_bytes / 2;

@@ -6,7 +6,6 @@ use crate::ask::{Figures, PATIENCE};
 use crate::figures::paging;
 use anyhow::Result;
 use ebb_stores::human;
-use ebb_sys::proc::Process;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
@@ -38,10 +37,11 @@ fn tree(pid: u32) -> Tree {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let command = String::from_utf8_lossy(&command).replace('\0', " ");
     // To wait for each tree that is stopped would hold the terminal.
-    let stopped = Process::open(pid).and_then(|tree| tree.stat());
-    let stopped = stopped.is_ok_and(|tree| matches!(tree.state, b'T' | b't'));
     let figures = || Figures::ask(pid)?.within(PATIENCE);
-    let stats = if stopped { None } else { figures().ok() };
+    let stats = match ebb_tree::is_stopped(pid) {
+        true => None,
+        false => figures().ok(),
+    };
     Tree {
         pid,
         command: command.trim_end().to_owned(),

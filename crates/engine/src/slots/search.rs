@@ -2,7 +2,7 @@
 
 use super::Devices;
 use super::cluster::bitmap::Bitmap;
-use super::cluster::{Cluster, ClusterGuard, ClusterState, Owner, frag, nonfull};
+use super::cluster::{Cluster, ClusterGuard, ClusterState, FREE, Owner, frag, nonfull};
 use super::device::cursor::Cursor;
 use super::device::device_order::OrderedDevices;
 use super::device::in_flight::{LOOKS, More};
@@ -308,8 +308,15 @@ impl Devices {
         want: Request,
         patience: Patience,
     ) -> Option<Extent> {
-        let (c, cluster) = device.take_empty(want.order, patience)?;
-        self.allocate_in(cpu, device, c, cluster, want)
+        // Of those of a short device some have blocks. One without goes to the end of its list.
+        let looks = match device.backing().is_short() {
+            true => device.len(FREE).min(SHORT_SCANS),
+            false => 1,
+        };
+        (0..looks).find_map(|_| {
+            let (c, cluster) = device.take_empty(want.order, patience)?;
+            self.allocate_in(cpu, device, c, cluster, want)
+        })
     }
 
     /// Tries the clusters of a list, each at most once, but perhaps the first.

@@ -136,14 +136,26 @@ pub fn trees() -> Vec<u32> {
         .iter()
         .filter_map(|name| {
             let pid = ControlName::parse(name)?.pid;
-            let supervisor = connect(name, &users_of(pid))?.ok()?;
-            let user = peer::of(supervisor.as_fd()).ok()?.uid;
+            let user = match is_stopped(pid) {
+                // Nobody would accept the connection, and each takes a place in its queue.
+                true => fs::metadata(format!("/proc/{pid}")).ok()?.uid(),
+                false => {
+                    let supervisor = connect(name, &users_of(pid))?.ok()?;
+                    peer::of(supervisor.as_fd()).ok()?.uid
+                }
+            };
             (us == 0 || us == user).then_some(pid)
         })
         .collect();
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// Whether a process is stopped, by Ctrl-Z or a debugger.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = Process::open(pid).and_then(|process| process.stat());
+    stat.is_ok_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
 /// The names of all supervisors' sockets.
