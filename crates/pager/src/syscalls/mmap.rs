@@ -200,7 +200,7 @@ impl<K: Kernel> Pager<K> {
             }
             self.forget(&mut state, start, end);
         }
-        if ours {
+        if ours && end <= ADDRESSES {
             state.ranges.insert(start, end, Attributes::mapped(prot));
         }
         Ok(start)

@@ -225,20 +225,17 @@ impl<K: Kernel> Pager<K> {
         // SAFETY: here and below, the caller answers for the system call.
         let call = |old_len| unsafe { self.kernel.mremap(old, old_len, new_len, flags, new_addr) };
         let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-        if old
-            .saturating_add(old_len)
-            .max(new_addr.saturating_add(bytes))
-            > ADDRESSES
-        {
-            // No such addresses: the kernel has an error for that, and changes nothing.
-            return (call(old_len).map_err(errno), None);
-        }
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        let source = (old, old + old_len);
         let target = match fixed {
-            true => (new_addr, new_addr + bytes),
+            true => (new_addr, new_addr.saturating_add(bytes)),
             false => (0, 0),
         };
+        let end = old.saturating_add(old_len.max(bytes));
+        if end.max(new_addr.saturating_add(bytes)) > ADDRESSES {
+            let far = || call(old_len);
+            return (self.remap_far((old, end), target, far), None);
+        }
+        let source = (old, old + old_len);
         let (mut state, range) = match self.readied(source, target, bytes) {
             Ok(readied) => readied,
             Err(error) => return (Err(error), None),
@@ -283,6 +280,38 @@ impl<K: Kernel> Pager<K> {
         self.vfork_calls.apply_unmanaged(&mut state);
         self.settle_in(&mut state, range, (old, old_len), (new, bytes), flags);
         (Ok(new), Some(new))
+    }
+
+    /// A call about addresses that the page map does not have. Mostly the kernel has none, either: it refuses, and
+    /// changes nothing. Elsewhere managed memory has no part in such a call.
+    fn remap_far(
+        &'static self,
+        source: (usize, usize),
+        target: (usize, usize),
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Outcome<usize> {
+        let state = self.lock();
+        let managed = [source, target].map(|(start, end)| state.ranges.overlaps(start, end));
+        drop(state);
+        if managed.contains(&true) && self.has_far_addresses() {
+            return Err(libc::ENOMEM);
+        }
+        call().map_err(errno)
+    }
+
+    /// Whether programs have memory behind the addresses of the page map: five levels of page tables.
+    fn has_far_addresses(&self) -> bool {
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: replaces nothing. Nobody knows of it before it is unmapped.
+        let page = unsafe {
+            self.kernel
+                .mmap(ADDRESSES, PAGE_SIZE, libc::PROT_NONE, how, -1, 0)
+        };
+        if page.is_ok() {
+            // SAFETY: just mapped.
+            let _ = unsafe { self.kernel.munmap(ADDRESSES, PAGE_SIZE) };
+        }
+        page.is_ok() || page == Err(Errno(libc::EEXIST))
     }
 
     /// Locks the state with nothing of both areas in transit, and what the call drops ready for that; and the

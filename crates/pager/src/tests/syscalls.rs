@@ -1,7 +1,7 @@
 //! Memory calls of the program while its pages are somewhere else.
 
 use super::machine::{Machine, PLAIN};
-use crate::map::page_map::{Page, PageNumber, UNIT};
+use crate::map::page_map::{ADDRESSES, Page, PageNumber, UNIT};
 use crate::process::outcome::RETRY;
 use ebb_engine::random::Random;
 use ebb_memory_kernel::page_tables::PageTables;
@@ -326,6 +326,63 @@ fn what_a_refused_move_unmapped_is_forgotten() {
     assert!(!machine.kernel.is_mapped(place));
     assert_eq!(machine.page(place), Page::Untouched);
     assert!(machine.process.lock().ranges.find(place).is_none());
+    machine.read_all();
+    machine.check();
+}
+
+/// With five levels of page tables there is memory behind the addresses of the page map. It is the program's alone,
+/// and no other page is taken for one of it.
+#[test]
+fn memory_behind_the_page_map_is_not_managed() {
+    let mut machine = Machine::new(1024);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let pages = 2 * UNIT;
+    let (len, half) = (pages * PAGE, UNIT * PAGE);
+    let near = len;
+    let whole = machine.mmap(near, len, PLAIN, flags, -1, 0);
+    assert_eq!(whole, Ok(near));
+    (0..pages).for_each(|i| machine.write(near + i * PAGE, 5));
+    (0..pages).for_each(|i| machine.evict(near + i * PAGE));
+    for far in [ADDRESSES + near, ADDRESSES - half] {
+        assert_eq!(machine.mmap(far, len, PLAIN, flags, -1, 0), Ok(far));
+        assert!(machine.process.lock().ranges.find(far).is_none());
+        for i in 0..pages {
+            let written = machine.kernel.touch(1, far + i * PAGE, Some(7));
+            assert_eq!(written, Ok(7), "no fault of ours");
+        }
+        machine.read(near + half);
+        machine.check();
+        machine.munmap(far, len).unwrap();
+    }
+    machine.read_all();
+    machine.check();
+}
+
+/// Managed memory does not go there. Where the rest of a call is about such addresses, only managed pages are forgotten.
+#[test]
+fn managed_memory_does_not_move_behind_the_page_map() {
+    let mut machine = Machine::new(1024);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let len = UNIT * PAGE;
+    let (near, last) = (len, ADDRESSES - len);
+    for at in [near, last] {
+        assert_eq!(machine.mmap(at, len, PLAIN, flags, -1, 0), Ok(at));
+        (0..UNIT).for_each(|i| machine.write(at + i * PAGE, 5));
+        machine.evict(at);
+    }
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let moved = machine.mremap(near, len, len, how, ADDRESSES + near);
+    assert_eq!(moved, Err(libc::ENOMEM));
+    assert_eq!(machine.mremap(last, len, 2 * len, 0, 0), Err(libc::ENOMEM));
+    assert!(!machine.kernel.is_mapped(ADDRESSES));
+    machine.read_all();
+    // Memory behind the map that is moved there is the program's own affair.
+    let far = ADDRESSES + 4 * len;
+    assert_eq!(machine.mmap(far, len, PLAIN, flags, -1, 0), Ok(far));
+    assert_eq!(machine.mremap(far, len, len, how, far + len), Ok(far + len));
+    machine.evict(near);
+    machine.munmap(last, 4 * len).unwrap();
+    machine.model.retain(|at, _| *at < last);
     machine.read_all();
     machine.check();
 }
