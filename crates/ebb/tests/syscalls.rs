@@ -353,6 +353,27 @@ fn addresses_mapped_anew_without_libc() {
     assert!(noticed > 0, "nothing was to be captured there");
 }
 
+/// What `mremap` and `brk` put there is read, and not what was there before.
+#[test]
+fn memory_moved_to_addresses_unmapped_without_libc() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("landed").as_os_str(), "96".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "landed");
+    let managed = Under::budget(64 * MIB).behind_libc().run(&job);
+    let said = &managed.run.stderr;
+    assert_eq!(managed.run.ending(), alone.ending(), "{said}");
+    assert_eq!(managed.run.stdout, alone.stdout, "{said}");
+    assert!(managed.counter("evicted") > 0, "nothing left memory");
+    // Where memory is moved to without a wish is the system's choice.
+    for call in ["a move to a wish", "growth", "brk"] {
+        let there = format!("{call}: landed");
+        assert!(said.lines().any(|line| line == there), "{call}:\n{said}");
+    }
+}
+
 /// Alternate stacks and threads' stacks of 8 KiB and more: two KiB more than libc takes, at most.
 #[test]
 fn memory_calls_on_the_smallest_stacks() {

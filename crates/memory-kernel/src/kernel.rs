@@ -154,6 +154,12 @@ impl<T: Threads> MemoryKernel<T> {
         self.tell(woken);
     }
 
+    /// The system call `munmap`, made without libc. What is mapped, moved or extended next comes there, if it fits.
+    pub fn unmap_behind(&self, start: usize, pages: usize) {
+        let woken = self.lock().open_hole(start, pages * PAGE);
+        self.tell(woken);
+    }
+
     /// The program unmaps memory without libc, and memory of the pager's own is mapped into the hole.
     pub fn replace_by_own(&self, start: usize, len: usize) {
         let mut tables = self.lock();
@@ -161,6 +167,11 @@ impl<T: Threads> MemoryKernel<T> {
         tables.map(start, len, 3, true);
         drop(tables);
         self.tell(woken);
+    }
+
+    /// Whether a page is mapped, be it there or not.
+    pub fn is_mapped(&self, address: usize) -> bool {
+        self.lock().mappings.get(address).is_some()
     }
 
     /// Whether missing pages of this memory are faults.
@@ -672,10 +683,20 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     ) -> Result<usize, Errno> {
         let mut tables = self.called(Call::Mremap, old, new_len);
         let (old_len, new_len) = (page_up(old_len), page_up(new_len));
+        let fixed = flags & libc::MREMAP_FIXED != 0;
         if !tables.is_whole(old, old_len) {
+            // As some kernels do it: what is replaced goes first, whatever comes of the call.
+            let woken = match fixed {
+                true => tables.unmap(new, new_len),
+                false => Vec::new(),
+            };
+            drop(tables);
+            self.tell(woken);
             return Err(Errno(libc::EFAULT));
         }
-        let fixed = flags & libc::MREMAP_FIXED != 0;
+        if new_len > old_len && !fixed && tables.fills_hole(old + old_len, new_len - old_len) {
+            return Ok(old);
+        }
         if flags & libc::MREMAP_MAYMOVE == 0 && new_len > old_len
             || !fixed
                 && new_len > old_len

@@ -56,6 +56,8 @@ pub struct PageTables {
     /// Transfers into pages that last long.
     pub long_pins: u64,
     numbers: u32,
+    /// Addresses that hold nothing and are taken first: start and end.
+    hole: (usize, usize),
     next: usize,
     next_own: usize,
 }
@@ -81,6 +83,7 @@ impl Default for PageTables {
             waiting: Vec::new(),
             long_pins: 0,
             numbers: 0,
+            hole: (0, 0),
             next: FIRST,
             next_own: OWN,
         }
@@ -124,8 +127,37 @@ impl PageTables {
         self.wake(start, len)
     }
 
+    /// Unmaps memory, whose addresses are taken next; the threads that waited there.
+    #[must_use]
+    pub fn open_hole(&mut self, start: usize, len: usize) -> Vec<u32> {
+        self.hole = (start, start + len);
+        self.unmap(start, len)
+    }
+
+    /// Takes the hole, if it begins at an address or that is any, and is large enough.
+    fn take_hole(&mut self, at: Option<usize>, len: usize) -> Option<usize> {
+        let (start, end) = self.hole;
+        let fits = start < end && start + page_up(len) <= end && at.is_none_or(|at| at == start);
+        fits.then(|| std::mem::take(&mut self.hole).0)
+    }
+
+    /// Extends the mapping that ends at `end` into the hole there, if there is one.
+    pub fn fills_hole(&mut self, end: usize, len: usize) -> bool {
+        let fits = self.take_hole(Some(end), len).is_some();
+        if fits {
+            let mapping = self.mappings[end - PAGE];
+            for at in pages_of(end, len) {
+                self.mappings.insert(at, mapping);
+            }
+        }
+        fits
+    }
+
     /// Addresses that hold nothing.
     pub fn fresh(&mut self, len: usize) -> usize {
+        if let Some(start) = self.take_hole(None, len) {
+            return start;
+        }
         let start = self.next;
         self.next += page_up(len) + 16 * PAGE;
         start

@@ -229,7 +229,8 @@ impl<K: Kernel> Pager<K> {
     }
 }
 
-fn is_in_transit(state: &State, (start, end): (usize, usize)) -> bool {
+/// Whether a page of an area is in transit.
+pub fn is_in_transit(state: &State, (start, end): (usize, usize)) -> bool {
     if state.pages.map().in_transit() == 0 {
         return false;
     }

@@ -26,8 +26,10 @@ pub const UNIT: usize = 16;
 /// Bytes of a unit.
 pub const UNIT_BYTES: usize = UNIT * PAGE;
 const PAGE: usize = ebb_engine::PAGE_SIZE;
-/// Where addresses of programs end, and the map with them.
+/// Where the map ends. With four levels of page tables programs have no addresses behind it. Those of five levels are
+/// never managed.
 pub const ADDRESSES: usize = 1 << 48;
+const END: PageNumber = PageNumber::of(ADDRESSES);
 const CHUNK_PAGES: usize = 512;
 const UNITS: usize = CHUNK_PAGES / UNIT;
 const _: () = assert!(UNIT <= 64 && CHUNK_PAGES.is_multiple_of(UNIT));
@@ -250,6 +252,7 @@ impl PageMap {
     }
 
     fn path(page: PageNumber) -> [usize; 4] {
+        debug_assert!(page < END);
         let chunk = page.0 / CHUNK_PAGES;
         [
             chunk / SPANS[0] % (1 << 6),
@@ -331,7 +334,7 @@ impl PageMap {
         let Some(root) = self.root.as_deref() else {
             return;
         };
-        let mut page = start;
+        let (mut page, end) = (start, end.min(END));
         while page < end {
             let [a, b, c, d] = Self::path(page);
             let Some(terabytes) = root[a].as_deref() else {
@@ -365,6 +368,7 @@ impl PageMap {
         let Some(root) = self.root.as_deref_mut() else {
             return;
         };
+        let end = end.min(END);
         let mut page = PageNumber(start.0.next_multiple_of(CHUNK_PAGES));
         while page.0 + CHUNK_PAGES <= end.0 {
             let [a, b, c, d] = Self::path(page);

@@ -80,11 +80,15 @@ impl<K: Kernel> Pager<K> {
         state.pages.requeue_resident(start, end);
     }
 
-    /// The end of the heap.
+    /// The end of the heap, as far as this library moved it.
     pub fn known_break(&self) -> usize {
+        self.heap_break.get().unwrap_or_else(|| self.asked_break())
+    }
+
+    /// The end of the heap. The program may move it by an instruction.
+    pub(crate) fn asked_break(&self) -> usize {
         // SAFETY: asks for nothing.
-        let ask = || page_up(unsafe { self.kernel.brk(0) });
-        self.heap_break.get().unwrap_or_else(ask)
+        page_up(unsafe { self.kernel.brk(0) })
     }
 
     /// Starts the keeper, unless there is one.

@@ -1,6 +1,7 @@
 //! `mmap`, `munmap`, `mprotect` and `brk`: memory that comes, goes or changes its protection.
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
+use crate::map::page_map::ADDRESSES;
 use crate::map::ranges::Attributes;
 use crate::pager::Pager;
 use crate::process::outcome::{Outcome, errno};
@@ -199,7 +200,7 @@ impl<K: Kernel> Pager<K> {
             }
             self.forget(&mut state, start, end);
         }
-        if ours {
+        if ours && end <= ADDRESSES {
             state.ranges.insert(start, end, Attributes::mapped(prot));
         }
         Ok(start)
@@ -301,11 +302,19 @@ impl<K: Kernel> Pager<K> {
     /// The break, and by how many bytes what is managed grew.
     unsafe fn break_locked(&'static self, addr: usize) -> Outcome<(usize, usize)> {
         let mut state = self.lock();
-        let mut old = self.known_break();
-        while addr < old && addr != 0 {
-            state = self.before_drop(state, page_up(addr), old)?;
+        let mut old = self.asked_break();
+        loop {
+            let wanted = match addr {
+                0 => old,
+                _ => page_up(addr).min(ADDRESSES),
+            };
+            state = match wanted < old {
+                true => self.before_drop(state, wanted, old)?,
+                // Memory that the program unmapped by an instruction may still be known there.
+                false => self.settled(state, old, wanted)?,
+            };
             // While the lock was free another thread may have moved it.
-            let now = self.known_break();
+            let now = self.asked_break();
             if now == old {
                 break;
             }
@@ -319,6 +328,9 @@ impl<K: Kernel> Pager<K> {
         } else if top > old {
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             self.vfork_calls.apply_unmanaged(&mut state);
+            if state.ranges.overlaps(old, top) {
+                self.forget(&mut state, old, top);
+            }
             state.ranges.insert(old, top, Attributes::mapped(prot));
         }
         self.heap_break.set(top);

@@ -7,14 +7,18 @@
 //! One range here may be several mappings to the kernel: parts that were protected, or that a fork has copied, do not
 //! merge again when they are alike. It refuses to move or resize those in one call (EFAULT), as a program that knows
 //! nothing of us does not expect. They are moved one by one.
+//!
+//! The kernel may put memory where the pager still knows of other memory, which the program unmapped by an instruction.
+//! That is forgotten before anything else is said of the place. Pages of it that are in transit cannot be: then the
+//! call is undone, and made again when they have arrived.
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
 use crate::map::page_map::{ADDRESSES, Page, PageNumber};
 use crate::map::ranges::{Attributes, Range};
-use crate::pager::Pager;
+use crate::pager::{Pager, is_in_transit};
 use crate::process::base::Locked;
-use crate::process::outcome::{Outcome, errno};
+use crate::process::outcome::{Outcome, RETRY, errno};
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::mlock::ON_FAULT;
 use crate::syscalls::vfork_proxy::Executor;
@@ -191,17 +195,22 @@ impl<K: Kernel> Pager<K> {
         flags: i32,
         new_addr: usize,
     ) -> Outcome<usize> {
-        self.all_registered(old, old.saturating_add(page_up(old_len)));
-        // SAFETY: the caller answers for the system call.
-        let locked = move || unsafe { self.remap_locked(old, old_len, new_len, flags, new_addr) };
-        let (moved, unregistered) = self.kernel.on_own_stack(locked);
-        if let Some(start) = unregistered {
-            self.registered(start);
-            if moved.is_ok() {
-                self.admit(page_up(new_len).saturating_sub(page_up(old_len)));
+        loop {
+            self.all_registered(old, old.saturating_add(page_up(old_len)));
+            // SAFETY: the caller answers for the system call.
+            let locked =
+                move || unsafe { self.remap_locked(old, old_len, new_len, flags, new_addr) };
+            let (moved, unregistered) = self.kernel.on_own_stack(locked);
+            if let Some(start) = unregistered {
+                self.registered(start);
+                if moved.is_ok() {
+                    self.admit(page_up(new_len).saturating_sub(page_up(old_len)));
+                }
+            }
+            if moved != Err(RETRY) || self.kernel.is_own_thread() {
+                return moved;
             }
         }
-        moved
     }
 
     /// The answer, and where memory begins that is to be registered before the program has it.
@@ -216,19 +225,17 @@ impl<K: Kernel> Pager<K> {
         // SAFETY: here and below, the caller answers for the system call.
         let call = |old_len| unsafe { self.kernel.mremap(old, old_len, new_len, flags, new_addr) };
         let (old_len, bytes) = (page_up(old_len), page_up(new_len));
-        if old
-            .saturating_add(old_len)
-            .max(new_addr.saturating_add(bytes))
-            > ADDRESSES
-        {
-            // No such addresses: the kernel has an error for that, and changes nothing.
-            return (call(old_len).map_err(errno), None);
+        let fixed = flags & libc::MREMAP_FIXED != 0;
+        let target = match fixed {
+            true => (new_addr, new_addr.saturating_add(bytes)),
+            false => (0, 0),
+        };
+        let end = old.saturating_add(old_len.max(bytes));
+        if end.max(new_addr.saturating_add(bytes)) > ADDRESSES {
+            let far = || call(old_len);
+            return (self.remap_far((old, end), target, far), None);
         }
         let source = (old, old + old_len);
-        let target = match flags & libc::MREMAP_FIXED {
-            0 => (0, 0),
-            _ => (new_addr, new_addr + bytes),
-        };
         let (mut state, range) = match self.readied(source, target, bytes) {
             Ok(readied) => readied,
             Err(error) => return (Err(error), None),
@@ -252,28 +259,59 @@ impl<K: Kernel> Pager<K> {
         let new = match moved {
             Ok(new) => new,
             Err(error) => {
-                if begun && flags & libc::MREMAP_FIXED != 0 {
-                    // The target is gone all the same.
-                    self.forget(&mut state, target.0, target.1);
+                if fixed {
+                    self.forget_gone(&mut state, target);
+                    self.forget_gone(&mut state, (old + bytes, source.1));
                 }
-                let back =
-                    begun || error == Errno(libc::ENOMEM) && flags & libc::MREMAP_MAYMOVE != 0;
-                if !(back && range.is_some()) {
-                    return (Err(errno(error)), None);
+                let tried = error == Errno(libc::ENOMEM) && flags & libc::MREMAP_MAYMOVE != 0;
+                let back = range.is_some() && (begun || tried);
+                if back {
+                    self.came_back(&mut state, old, old_len);
                 }
-                self.came_back(&mut state, old, old_len);
-                return (Err(errno(error)), Some(old));
+                return (Err(errno(error)), back.then_some(old));
             }
         };
-        if flags & libc::MREMAP_FIXED != 0 && state.ranges.overlaps(new, new + bytes) {
-            self.forget(&mut state, new, new + bytes);
-        }
+        let Ok(mut state) = self.landed(state, source, (new, new + bytes)) else {
+            return (Err(RETRY), Some(old));
+        };
         let Some(range) = range else {
             return (Ok(new), None);
         };
         self.vfork_calls.apply_unmanaged(&mut state);
         self.settle_in(&mut state, range, (old, old_len), (new, bytes), flags);
         (Ok(new), Some(new))
+    }
+
+    /// A call about addresses that the page map does not have. Mostly the kernel has none, either: it refuses, and
+    /// changes nothing. Elsewhere managed memory has no part in such a call.
+    fn remap_far(
+        &'static self,
+        source: (usize, usize),
+        target: (usize, usize),
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Outcome<usize> {
+        let state = self.lock();
+        let managed = [source, target].map(|(start, end)| state.ranges.overlaps(start, end));
+        drop(state);
+        if managed.contains(&true) && self.has_far_addresses() {
+            return Err(libc::ENOMEM);
+        }
+        call().map_err(errno)
+    }
+
+    /// Whether programs have memory behind the addresses of the page map: five levels of page tables.
+    fn has_far_addresses(&self) -> bool {
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: replaces nothing. Nobody knows of it before it is unmapped.
+        let page = unsafe {
+            self.kernel
+                .mmap(ADDRESSES, PAGE_SIZE, libc::PROT_NONE, how, -1, 0)
+        };
+        if page.is_ok() {
+            // SAFETY: just mapped.
+            let _ = unsafe { self.kernel.munmap(ADDRESSES, PAGE_SIZE) };
+        }
+        page.is_ok() || page == Err(Errno(libc::EEXIST))
     }
 
     /// Locks the state with nothing of both areas in transit, and what the call drops ready for that; and the
@@ -299,6 +337,75 @@ impl<K: Kernel> Pager<K> {
             let _ = self.kernel.mlock(source.0, len, ON_FAULT);
         }
         Ok((state, range))
+    }
+
+    /// Forgets what was known where the memory of `source` is now and was not before: the call replaced it, or the
+    /// program had unmapped it by an instruction.
+    ///
+    /// # Errors
+    /// [`RETRY`]: pages there are in transit. The call was undone, and they were waited for on a thread of the
+    /// program's.
+    fn landed(
+        &'static self,
+        mut state: Locked,
+        source: (usize, usize),
+        new: (usize, usize),
+    ) -> Outcome<Locked> {
+        let fresh = match new.0 == source.0 {
+            true => (source.1, new.1),
+            false => new,
+        };
+        if fresh.0 >= fresh.1 || !state.ranges.overlaps(fresh.0, fresh.1) {
+            return Ok(state);
+        }
+        if is_in_transit(&state, fresh) {
+            self.take_back(&mut state, source, new);
+            drop(self.settled(state, fresh.0, fresh.1)?);
+            return Err(RETRY);
+        }
+        self.forget(&mut state, fresh.0, fresh.1);
+        Ok(state)
+    }
+
+    /// Undoes a call that moved or extended the memory of `source`: it was where it is at `new` now.
+    fn take_back(
+        &'static self,
+        state: &mut Locked,
+        (old, end): (usize, usize),
+        new: (usize, usize),
+    ) {
+        let kept = end - old;
+        if new.0 != old
+            && let Err((_, error)) = self.move_each(new.0, old, kept, 0)
+            && let Some(process) = self.process()
+        {
+            process.fail(&format!(
+                "memory that was moved from {old:#x} to {:#x} cannot be moved back: {error}",
+                new.0
+            ));
+        }
+        let more = new.0 + kept;
+        // SAFETY: mapped by the call, which has not returned yet.
+        let _ = unsafe { self.kernel.munmap(more, new.1 - more) };
+        self.came_back(state, old, kept);
+    }
+
+    /// Forgets `start..end` if nothing is mapped there. Some kernels unmap first what a call replaces or cuts off,
+    /// and fail then.
+    fn forget_gone(&'static self, state: &mut Locked, (start, end): (usize, usize)) {
+        if start >= end || !state.ranges.overlaps(start, end) || is_in_transit(state, (start, end))
+        {
+            return;
+        }
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let (len, none) = (end - start, libc::PROT_NONE);
+        // SAFETY: replaces nothing. Nobody knows of it before it is unmapped.
+        let empty = unsafe { self.kernel.mmap(start, len, none, how, -1, 0) };
+        if empty.is_ok() {
+            // SAFETY: just mapped.
+            let _ = unsafe { self.kernel.munmap(start, len) };
+            self.forget(state, start, end);
+        }
     }
 
     /// The call failed, and pages were moved and came back, by us or by the kernel. They lost their protection on

@@ -1,7 +1,8 @@
 //! Memory calls of the program while its pages are somewhere else.
 
 use super::machine::{Machine, PLAIN};
-use crate::map::page_map::{Page, UNIT};
+use crate::map::page_map::{ADDRESSES, Page, PageNumber, UNIT};
+use crate::process::outcome::RETRY;
 use ebb_engine::random::Random;
 use ebb_memory_kernel::page_tables::PageTables;
 use ebb_memory_kernel::{PAGE, Stop};
@@ -177,6 +178,211 @@ fn the_heap_grows_and_shrinks() {
     assert_eq!(machine.brk_set(half), Ok(half));
     machine.model.retain(|address, _| *address < half);
     assert_eq!(machine.kernel.touch(1, half, None), Err(Stop::Unmapped));
+    machine.read_all();
+    machine.check();
+}
+
+/// Half of memory is somewhere else, some of it staged, when the program unmaps all of it by an instruction.
+fn stale(machine: &mut Machine, start: usize, pages: usize) {
+    for i in 0..pages {
+        machine.write(start + i * PAGE, 251);
+    }
+    for i in (0..pages).filter(|i| (i / UNIT).is_multiple_of(2)) {
+        machine.evict(start + i * PAGE);
+    }
+    let state = machine.process.lock();
+    let captured = machine
+        .process
+        .capture(state, &mut machine.worker, None, Default::default());
+    drop(captured);
+    let out = |page| matches!(page, Page::Staged(_) | Page::Swapped(_));
+    assert!((0..pages).any(|i| out(machine.page(start + i * PAGE))));
+    machine.kernel.unmap_behind(start, pages);
+    machine
+        .model
+        .retain(|at, _| !(start..start + pages * PAGE).contains(at));
+}
+
+/// All that is there now can leave and come back, and `zeros` were not touched yet.
+fn is_new(machine: &mut Machine, start: usize, zeros: std::ops::Range<usize>) {
+    machine.check();
+    machine.read_all();
+    zeros.for_each(|i| machine.read(start + i * PAGE));
+    machine.reclaim(256);
+    machine.store_staged();
+    machine.check();
+    machine.read_all();
+    machine.check();
+}
+
+#[test]
+fn memory_that_moves_to_where_an_instruction_unmapped_is_what_it_was() {
+    let mut machine = Machine::new(1024);
+    let (old, place) = (half_out(&mut machine, 128), machine.map(256));
+    stale(&mut machine, place, 256);
+    let new = machine.mremap(old, 128 * PAGE, 192 * PAGE, libc::MREMAP_MAYMOVE, 0);
+    assert_eq!(new, Ok(place));
+    machine.model = std::mem::take(&mut machine.model)
+        .into_iter()
+        .map(|(at, byte)| (at - old + place, byte))
+        .collect();
+    is_new(&mut machine, place, 128..192);
+}
+
+#[test]
+fn memory_that_grows_over_what_an_instruction_unmapped_reads_as_zeros() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, 64);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let behind = start + 64 * PAGE;
+    let mapped = machine.mmap(behind, 64 * PAGE, PLAIN, flags, -1, 0);
+    assert_eq!(mapped, Ok(behind));
+    stale(&mut machine, behind, 64);
+    let grown = machine.mremap(start, 64 * PAGE, 128 * PAGE, 0, 0);
+    assert_eq!(grown, Ok(start));
+    is_new(&mut machine, start, 64..128);
+}
+
+#[test]
+fn a_heap_that_grows_over_what_an_instruction_unmapped_reads_as_zeros() {
+    let mut machine = Machine::new(1024);
+    let begin = machine.brk_set(0).unwrap();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let mapped = machine.mmap(begin, 64 * PAGE, PLAIN, flags, -1, 0);
+    assert_eq!(mapped, Ok(begin));
+    stale(&mut machine, begin, 64);
+    let end = begin + 64 * PAGE;
+    assert_eq!(machine.brk_set(end), Ok(end));
+    is_new(&mut machine, begin, 0..64);
+    // An instruction of the program shrinks the heap.
+    stale(&mut machine, begin, 64);
+    machine.kernel.tables(|tables| tables.heap_end = begin);
+    assert_eq!(machine.brk_set(end), Ok(end));
+    is_new(&mut machine, begin, 0..64);
+}
+
+/// The keeper makes such a call again at its next turn.
+#[test]
+fn memory_that_moves_to_pages_in_transit_moves_back_until_they_arrived() {
+    for grows_there in [false, true] {
+        let mut machine = Machine::new(1024);
+        let old = half_out(&mut machine, 64);
+        let place = match grows_there {
+            true => old + 64 * PAGE,
+            false => machine.map(128),
+        };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let mapped = machine.mmap(place, 128 * PAGE, PLAIN, flags, -1, 0);
+        assert_eq!(mapped, Ok(place));
+        stale(&mut machine, place, 128);
+        machine.store_staged();
+        let page = PageNumber::of(place);
+        let is = machine.page(place);
+        let Page::Swapped(entry) = is else {
+            panic!("{is:?}")
+        };
+        let set = |to| machine.process.lock().pages.set_for_test(page, to);
+        set(Page::Loading(entry));
+        let call = || {
+            let flags = libc::MREMAP_MAYMOVE;
+            // SAFETY: memory of the kernel in memory.
+            unsafe {
+                machine
+                    .pager
+                    .remap_here(old, 64 * PAGE, 96 * PAGE, flags, 0)
+            }
+        };
+        assert_eq!(call(), Err(RETRY));
+        set(is);
+        machine.read_all();
+        machine.check();
+        assert!(!machine.kernel.is_mapped(place));
+        machine.kernel.unmap_behind(place, 128);
+        let new = if grows_there { old } else { place };
+        let moved = machine.mremap(old, 64 * PAGE, 96 * PAGE, libc::MREMAP_MAYMOVE, 0);
+        assert_eq!(moved, Ok(new));
+        machine.model = std::mem::take(&mut machine.model)
+            .into_iter()
+            .map(|(at, byte)| (at - old + new, byte))
+            .collect();
+        is_new(&mut machine, new, 64..96);
+    }
+}
+
+/// The memory in the place may be gone when the kernel refuses to move other memory there.
+#[test]
+fn what_a_refused_move_unmapped_is_forgotten() {
+    let mut machine = Machine::new(1024);
+    let place = half_out(&mut machine, 2 * UNIT);
+    let old = half_out(&mut machine, 2 * UNIT);
+    let sealed = old + UNIT * PAGE;
+    machine
+        .mprotect(sealed, UNIT * PAGE, libc::PROT_READ)
+        .unwrap();
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let len = 2 * UNIT * PAGE;
+    assert_eq!(machine.mremap(old, len, len, how, place), Err(libc::EFAULT));
+    machine.model.retain(|at, _| *at >= place + len);
+    assert!(!machine.kernel.is_mapped(place));
+    assert_eq!(machine.page(place), Page::Untouched);
+    assert!(machine.process.lock().ranges.find(place).is_none());
+    machine.read_all();
+    machine.check();
+}
+
+/// With five levels of page tables there is memory behind the addresses of the page map. It is the program's alone,
+/// and no other page is taken for one of it.
+#[test]
+fn memory_behind_the_page_map_is_not_managed() {
+    let mut machine = Machine::new(1024);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let pages = 2 * UNIT;
+    let (len, half) = (pages * PAGE, UNIT * PAGE);
+    let near = len;
+    let whole = machine.mmap(near, len, PLAIN, flags, -1, 0);
+    assert_eq!(whole, Ok(near));
+    (0..pages).for_each(|i| machine.write(near + i * PAGE, 5));
+    (0..pages).for_each(|i| machine.evict(near + i * PAGE));
+    for far in [ADDRESSES + near, ADDRESSES - half] {
+        assert_eq!(machine.mmap(far, len, PLAIN, flags, -1, 0), Ok(far));
+        assert!(machine.process.lock().ranges.find(far).is_none());
+        for i in 0..pages {
+            let written = machine.kernel.touch(1, far + i * PAGE, Some(7));
+            assert_eq!(written, Ok(7), "no fault of ours");
+        }
+        machine.read(near + half);
+        machine.check();
+        machine.munmap(far, len).unwrap();
+    }
+    machine.read_all();
+    machine.check();
+}
+
+/// Managed memory does not go there. Where the rest of a call is about such addresses, only managed pages are forgotten.
+#[test]
+fn managed_memory_does_not_move_behind_the_page_map() {
+    let mut machine = Machine::new(1024);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let len = UNIT * PAGE;
+    let (near, last) = (len, ADDRESSES - len);
+    for at in [near, last] {
+        assert_eq!(machine.mmap(at, len, PLAIN, flags, -1, 0), Ok(at));
+        (0..UNIT).for_each(|i| machine.write(at + i * PAGE, 5));
+        machine.evict(at);
+    }
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let moved = machine.mremap(near, len, len, how, ADDRESSES + near);
+    assert_eq!(moved, Err(libc::ENOMEM));
+    assert_eq!(machine.mremap(last, len, 2 * len, 0, 0), Err(libc::ENOMEM));
+    assert!(!machine.kernel.is_mapped(ADDRESSES));
+    machine.read_all();
+    // Memory behind the map that is moved there is the program's own affair.
+    let far = ADDRESSES + 4 * len;
+    assert_eq!(machine.mmap(far, len, PLAIN, flags, -1, 0), Ok(far));
+    assert_eq!(machine.mremap(far, len, len, how, far + len), Ok(far + len));
+    machine.evict(near);
+    machine.munmap(last, 4 * len).unwrap();
+    machine.model.retain(|at, _| *at < last);
     machine.read_all();
     machine.check();
 }
