@@ -132,6 +132,15 @@ impl<K: Kernel> FaultService<K> {
         }
     }
 
+    /// In the keeper, after each step of an eviction that may be long: does what others wait for and nobody else
+    /// can do. Faults whose transit the step ended come once more, and awaited memory is registered.
+    pub fn attend_waiting(&self, worker: &mut Worker) {
+        self.wake_again(worker);
+        if self.base.registration.is_awaited() {
+            self.register_new();
+        }
+    }
+
     /// Wakes a thread whose fault is to come once more.
     pub fn wake_unserved(&self, page: PageNumber) {
         self.stops_waiting(self.now());

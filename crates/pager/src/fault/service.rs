@@ -267,6 +267,8 @@ impl<K: Kernel> FaultService<K> {
             assert!(fails_after != Some(served), "EBB_FAULTS asks for it");
             leave |= turn.watch.after(self, me, fault, now);
         }
+        // Nobody else knows of these, and room takes its time.
+        self.serve_again(&mut turn.worker);
         self.make_room_ahead(turn);
         self.serve_left(turn);
         if leave && !self.services.shares() {

@@ -247,13 +247,6 @@ impl<K: Kernel> Keeper<K> {
             self.member.publish_oldest(0);
             self.tell_pool(&mut state);
         }
-        drop(state);
-        if refused {
-            // Its pages may be another's by now, and nobody but the keeper gives up more.
-            self.wake_again(&mut turn.worker);
-        } else {
-            self.serve_again(&mut turn.worker);
-        }
     }
 
     /// Looks after the devices, and lets the engine work.
