@@ -28,6 +28,7 @@ enum Registered {
 impl<K: Kernel> FaultService<K> {
     /// Registers what was mapped or moved since the last time, and says so to who waits for that.
     pub fn register_new(&self) {
+        self.base.registration.answers();
         let mut state = self.lock();
         let mut any = self.release_to_program(&mut state);
         if state.ranges.all().any(|r| !r.attributes.registered) {

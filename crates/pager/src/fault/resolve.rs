@@ -9,6 +9,7 @@ use crate::fault::fault_service::FaultService;
 use crate::map::access_pattern::around;
 use crate::map::mask::ones;
 use crate::map::page_map::{Page, PageNumber};
+use crate::process::base::Locked;
 use crate::process::memory_ops::{Waking, Writes};
 use crate::process::state::State;
 use crate::process::worker::{PendingFault, Worker};
@@ -112,8 +113,12 @@ impl<K: Kernel> FaultService<K> {
                 return Err(Served::Done);
             }
             Page::Swapped(_) if !fault.protected && !state.is_registered(waiter.page) => {
-                state.parked.park_early(fault);
-                return Err(Served::Done);
+                return self.park_early(state, fault);
+            }
+            // Memory grew in place: the kernel has it registered at once. A thread that was only woken would
+            // fault again and again.
+            Page::Untouched if !fault.protected && state.is_to_be_registered(waiter.page) => {
+                return self.park_early(state, fault);
             }
             Page::Swapped(_) if !fault.protected => {
                 return self.swap_in(state, worker, pending);
@@ -122,6 +127,16 @@ impl<K: Kernel> FaultService<K> {
         };
         state.pages.served(waiter, self.now());
         Ok(brought)
+    }
+
+    /// The fault waits until the keeper registers its memory.
+    fn park_early(&self, mut state: Locked, fault: Fault) -> Result<Brought, Served> {
+        state.parked.park_early(fault);
+        drop(state);
+        self.base.registration.awaits();
+        // The thread that mapped the memory may have no reason to wait, and would not wake the keeper.
+        self.member.wake_self();
+        Err(Served::Done)
     }
 
     /// The same of a page that needs no work without the lock.
@@ -175,10 +190,8 @@ impl<K: Kernel> FaultService<K> {
 
     /// First touch: zeros, as many pages as the pattern says.
     fn fill(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
-        let range = state.ranges.find(page.address());
-        let Some(range) = range.filter(|r| r.attributes.registered) else {
-            // Unmapped meanwhile, or mapped anew: the thread that looks again gets what the kernel has
-            // for it.
+        let Some(range) = state.ranges.find(page.address()) else {
+            // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
             return Ok(Brought::one(Way::Zero, page));
         };
         let window = state.window(page);

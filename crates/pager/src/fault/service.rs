@@ -267,6 +267,8 @@ impl<K: Kernel> FaultService<K> {
             assert!(fails_after != Some(served), "EBB_FAULTS asks for it");
             leave |= turn.watch.after(self, me, fault, now);
         }
+        // Nobody else knows of these, and room takes its time.
+        self.serve_again(&mut turn.worker);
         self.make_room_ahead(turn);
         self.serve_left(turn);
         if leave && !self.services.shares() {
@@ -275,8 +277,12 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// Makes room ahead of need. A thread of the program that was woken runs first. So this work is done while that has
-    /// faulted again, or rests: if a fault is found right after it, the work was part of the wait.
+    /// faulted again, or rests: if a fault is found right after it, the work was part of the wait. Not while a
+    /// thread waits until nothing is in transit.
     fn make_room_ahead(&self, turn: &mut ServiceTurn) {
+        if self.base.transit.is_closed() {
+            return;
+        }
         turn.owed += self.make_room(&mut turn.worker, When::Soon).work;
     }
 

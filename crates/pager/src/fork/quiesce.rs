@@ -39,12 +39,16 @@ impl<K: Kernel> FaultService<K> {
         let limit = self.member.limit() as usize;
         let room = limit.saturating_sub(self.member.charged() as usize);
         let anyway = (limit / SHARED_PART).max(SHARED_ANYWAY.min(limit / 4));
+        let rounds = self.base.registration.rounds();
         self.base.fork.set_evicting(self.kernel, true);
         let target = anyway.max(room);
         self.evict_down_to(target, worker);
         self.store_down_to(target, worker);
         self.base.fork.set_evicting(self.kernel, false);
-        self.serve_again(worker);
+        if self.base.registration.rounds() != rounds {
+            // Memory registered meanwhile was counted as unmanaged before.
+            self.measure(&mut self.lock());
+        }
     }
 
     /// Pages that wait to be stored will be resident. Stores them until no more than `target` pages are both.
@@ -53,7 +57,12 @@ impl<K: Kernel> FaultService<K> {
             let state = self.lock();
             let pages = state.pages.map().resident() + state.pages.staged_frames();
             drop(state);
-            if pages <= target + LEAST_PAGES || self.swap_out_staged(worker) != Step::Progress {
+            if pages <= target + LEAST_PAGES {
+                return;
+            }
+            let step = self.swap_out_staged(worker);
+            self.attend_waiting(worker);
+            if step != Step::Progress {
                 return;
             }
         }
@@ -73,7 +82,9 @@ impl<K: Kernel> FaultService<K> {
                 return;
             }
             drop(state);
-            if self.evict_some(worker) != Step::Progress {
+            let step = self.evict_some(worker);
+            self.attend_waiting(worker);
+            if step != Step::Progress {
                 return;
             }
         }
@@ -131,15 +142,19 @@ impl<K: Kernel> FaultService<K> {
         }
         self.count_before_fork();
         self.evict_before_fork(worker);
+        // Else the faults of many threads would hardly ever leave a moment without a transit. The forking thread
+        // has all the locks of the program's that it needs by now, so no fault has to be served for it.
+        let closed = self.base.transit.close(self.kernel);
         let _gate = self.gate();
         let mut refusals = Refusals::default();
         while !self.quiesce(worker, &mut refusals) {}
         fork.quiescent(self.kernel);
         while fork.wait_over(self.kernel, Duration::from_millis(1)) {
             self.leave_with_program();
-            // The service threads go on while the forking thread waits for the lock.
+            // A service thread may have had a fault under way, or have waited long enough.
             self.quiesce(worker, &mut refusals);
         }
+        drop(closed);
         self.protect_shared(&mut self.lock());
         fork.has_protected(self.kernel);
         fork.done(self.kernel);
@@ -158,5 +173,34 @@ impl<K: Kernel> FaultService<K> {
             }
         }
         Unstaged::All
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::machine::Machine;
+    use ebb_memory_kernel::PAGE;
+
+    /// An eviction before a fork may take seconds. What waits for the keeper does not wait for all of it.
+    #[test]
+    fn what_waits_for_the_keeper_is_done_between_steps_before_a_fork() {
+        let mut machine = Machine::new(4096);
+        let out = machine.page_out();
+        let start = machine.map(2048);
+        (0..2048).for_each(|i| machine.write(start + i * PAGE, 1));
+        machine.parks_on_worker(7, out);
+        let unregistered = machine.awaits_registration();
+        machine.process.evict_down_to(1536, &mut machine.worker);
+        assert!(!machine.kernel.waits(7));
+        assert!(machine.kernel.is_registered(unregistered));
+
+        machine.parks_on_worker(7, out);
+        let unregistered = machine.awaits_registration();
+        machine.process.evict_some(&mut machine.worker);
+        machine.process.store_down_to(0, &mut machine.worker);
+        assert!(!machine.kernel.waits(7));
+        assert!(machine.kernel.is_registered(unregistered));
+        machine.read_all();
+        machine.check();
     }
 }

@@ -102,7 +102,9 @@ impl<K: Kernel> Keeper<K> {
                     continue;
                 }
             }
-            match self.evict_some(worker) {
+            let step = self.evict_some(worker);
+            self.attend_waiting(worker);
+            match step {
                 Step::Progress => {}
                 // Units deferred long ago may be this process's alone by now, behind shared ones.
                 Step::Nothing if looks > 0 => looks -= 1,

@@ -1,5 +1,5 @@
 //! Faults that wait. Those on pages in transit are served by the thread that ends the transit. Others came from where
-//! `mremap` has just put memory: they wait until it is registered.
+//! `mremap` has just put memory, or more of it: they wait until it is registered.
 
 use crate::map::page_map::{Page, PageMap, PageNumber};
 use crate::process::worker::Worker;

@@ -3,7 +3,7 @@
 //! Not here: the ranges (`map::ranges`), registering them (`fault::registration`).
 
 use ebb_sys::paging::Kernel;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 /// How long a thread waits before it looks again.
@@ -15,6 +15,8 @@ pub struct Registration {
     unregistered: AtomicUsize,
     /// Rounds in which the keeper answered such requests.
     rounds: AtomicU32,
+    /// Flag: a thread waits for the next round.
+    awaited: AtomicBool,
     /// Bytes that were let go to a userfaultfd of the program's, and not reported yet.
     released: AtomicUsize,
 }
@@ -25,6 +27,7 @@ impl Registration {
         Self {
             unregistered: AtomicUsize::new(0),
             rounds: AtomicU32::new(0),
+            awaited: AtomicBool::new(false),
             released: AtomicUsize::new(0),
         }
     }
@@ -50,8 +53,24 @@ impl Registration {
         self.rounds.load(SeqCst)
     }
 
+    /// A thread is about to wait for another round.
+    pub fn awaits(&self) {
+        self.awaited.store(true, SeqCst);
+    }
+
+    /// In the keeper: whether threads wait for a round.
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.load(SeqCst)
+    }
+
+    /// In the keeper: what was asked for by now is about to be done.
+    pub fn answers(&self) {
+        self.awaited.store(false, SeqCst);
+    }
+
     /// Waits a while for another round.
     pub fn wait_round(&self, kernel: &impl Kernel, seen: u32) {
+        self.awaits();
         kernel.wait_word(&self.rounds, seen, Some(LOOK));
     }
 

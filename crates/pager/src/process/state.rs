@@ -86,6 +86,12 @@ impl State {
         range.is_some_and(|range| range.attributes.registered)
     }
 
+    /// Whether the page lies in memory that is still to be registered.
+    pub fn is_to_be_registered(&self, page: PageNumber) -> bool {
+        let range = self.ranges.find(page.address());
+        range.is_some_and(|range| !range.attributes.registered)
+    }
+
     /// The invariants of every part, and of parts together.
     pub fn check(&self, shared: &SharedPages) {
         self.ranges.check();

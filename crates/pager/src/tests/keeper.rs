@@ -1,7 +1,7 @@
 //! The keeper: registration, measuring, memory for peers.
 
 use super::machine::Machine;
-use ebb_memory_kernel::PAGE;
+use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
 
 #[test]
@@ -25,6 +25,29 @@ fn registration_learns_which_pages_are_there() {
     assert_eq!(machine.process.lock().pages.map().resident(), 8);
     machine.evict(start);
     machine.read_all();
+    machine.check();
+}
+
+/// Memory that grew in place is registered to the kernel before the pager says so. A thread that was only woken would
+/// fault in vain until then.
+#[test]
+fn a_first_touch_of_memory_that_has_just_grown_waits_for_its_registration() {
+    let mut machine = Machine::new(2048);
+    let start = machine.map(16);
+    let registered = |machine: &Machine, is| {
+        let mut state = machine.process.lock();
+        let end = start + 16 * PAGE;
+        state.ranges.change(start, end, |a| a.registered = is);
+    };
+    registered(&machine, false);
+    assert_eq!(machine.kernel.touch(7, start, None), Err(Stop::Waits));
+    machine.serve();
+    assert!(machine.kernel.waits(7), "it would only fault again");
+    assert!(machine.process.base.registration.is_awaited());
+    machine.process.register_new();
+    assert!(!machine.process.base.registration.is_awaited());
+    assert!(!machine.kernel.waits(7));
+    assert_eq!(machine.touch(7, start, None), 0);
     machine.check();
 }
 
@@ -113,6 +136,23 @@ fn a_peer_that_asks_gets_cold_memory() {
     assert!(before - after >= 400, "{before} {after}");
     machine.read_all();
     machine.check();
+}
+
+/// A fault on a page whose transit the keeper ended, and memory to be registered, do not wait for the rest of what is
+/// given up.
+#[test]
+fn what_waits_for_the_keeper_is_done_between_steps_for_peers() {
+    let mut machine = Machine::new(4096);
+    let out = machine.page_out();
+    let start = machine.map(1024);
+    (0..1024).for_each(|i| machine.write(start + i * PAGE, 1));
+    machine.process.measure(&mut machine.process.lock());
+    machine.parks_on_worker(7, out);
+    let unregistered = machine.awaits_registration();
+    machine.keeper.give_up(&mut machine.worker, 512);
+    assert!(!machine.kernel.waits(7));
+    assert!(machine.kernel.is_registered(unregistered));
+    machine.read_all();
 }
 
 #[test]

@@ -199,6 +199,29 @@ impl Machine {
         (0..pages).filter(at).count()
     }
 
+    /// A page that is out.
+    pub fn page_out(&mut self) -> usize {
+        let page = self.map(1);
+        self.write(page, 1);
+        self.evict(page);
+        page
+    }
+
+    /// A fault of this thread, on a page that is out, whose transit the machine's worker has ended.
+    pub fn parks_on_worker(&mut self, thread: u32, page: usize) {
+        assert_eq!(self.kernel.touch(thread, page, None), Err(Stop::Waits));
+        let mut buffer = [Fault::default(); 1];
+        let faults = self.kernel.read_faults(&mut buffer).expect("it waits");
+        self.worker.unpark(&mut faults.to_vec());
+    }
+
+    /// Memory that is not registered yet, and a thread that waits until it is; where.
+    pub fn awaits_registration(&mut self) -> usize {
+        let start = self.fill_unregistered(4, 4, 3);
+        self.process.base.registration.awaits();
+        start
+    }
+
     /// All invariants, and that no more is in use than is charged.
     pub fn check(&self) {
         let mut state = self.process.lock();
