@@ -48,6 +48,8 @@ unsafe impl Sync for HeldInFork {}
 
 /// Longer than a transit takes that has a processor.
 const LONG: Duration = Duration::from_millis(1);
+/// Waits for the end of a transit, where one after another begins in the areas.
+const MANY: u32 = 16;
 
 impl<K: Kernel> Pager<K> {
     /// Nothing is known yet.
@@ -149,18 +151,25 @@ impl<K: Kernel> Pager<K> {
         mut state: Locked,
         areas: &[(usize, usize)],
     ) -> Outcome<Locked> {
-        let mut waited = false;
+        let mut waits = 0;
+        let mut closed = None;
         while areas.iter().any(|area| is_in_transit(&state, *area)) {
             if self.kernel.is_own_thread() {
                 return Err(RETRY);
             }
-            if waited && let Some(process) = self.process() {
+            if waits > 0
+                && let Some(process) = self.process()
+            {
                 // The thread that has the pages may wait for its processor: service is idle work, and the
                 // thread that it woke may be using it. The keeper takes this back.
                 process.services.compete(true);
             }
+            if waits >= MANY {
+                // Other threads fault in these areas all the time: from now on none of that begins.
+                closed.get_or_insert_with(|| self.transit.close(&self.kernel));
+            }
             self.transit.wait(&self.kernel, || drop(state), LONG);
-            waited = true;
+            waits += 1;
             state = self.lock();
         }
         Ok(state)

@@ -3,12 +3,16 @@
 use crate::eviction::make_room::{Step, When};
 use crate::fault::fault_service::FaultService;
 use crate::fault::resolve::Served;
+use crate::fork::quiesce::SHORT;
 use crate::map::page_map::{PageNumber, UNIT};
 use crate::process::worker::{DeferredFault, PendingFault, Worker};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
 use std::time::Duration;
+
+/// How long a fault waits at most while none is to begin.
+const CLOSED: Duration = Duration::from_secs(1);
 
 impl<K: Kernel> FaultService<K> {
     /// Serves a fault, making room as often as it takes; or puts it down for later, if there is none and
@@ -46,6 +50,7 @@ impl<K: Kernel> FaultService<K> {
         let mut refused: Option<Time> = None;
         let mut direct = stuck.is_some();
         loop {
+            self.waits_while_closed();
             match self.serve(worker, &pending) {
                 Served::Done => return None,
                 // Nobody but the keeper gives pages up: it comes once more, to a service thread.
@@ -94,6 +99,15 @@ impl<K: Kernel> FaultService<K> {
         }
     }
 
+    /// A thread that needs a moment without transits has it before another fault begins. Not in the keeper, which
+    /// others need.
+    fn waits_while_closed(&self) {
+        let transit = &self.base.transit;
+        if transit.is_closed() && !self.base.lifecycle.is_keeper(self.kernel.thread()) {
+            transit.wait_open(self.kernel, CLOSED);
+        }
+    }
+
     /// Pages of the pool may go to a device, all the more if nothing else is left. But not while a fork has the gate:
     /// it may be this fault that it waits for.
     fn shrinks_pool(&self) -> bool {
@@ -136,6 +150,8 @@ impl<K: Kernel> FaultService<K> {
     /// can do. Faults whose transit the step ended come once more, and awaited memory is registered.
     pub fn attend_waiting(&self, worker: &mut Worker) {
         self.wake_again(worker);
+        // A memory call waits for the end of all transits, and this thread has none just now.
+        self.base.transit.wait_open(self.kernel, SHORT);
         if self.base.registration.is_awaited() {
             self.register_new();
         }

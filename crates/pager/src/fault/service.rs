@@ -277,8 +277,12 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// Makes room ahead of need. A thread of the program that was woken runs first. So this work is done while that has
-    /// faulted again, or rests: if a fault is found right after it, the work was part of the wait.
+    /// faulted again, or rests: if a fault is found right after it, the work was part of the wait. Not while a
+    /// thread waits until nothing is in transit.
     fn make_room_ahead(&self, turn: &mut ServiceTurn) {
+        if self.base.transit.is_closed() {
+            return;
+        }
         turn.owed += self.make_room(&mut turn.worker, When::Soon).work;
     }
 

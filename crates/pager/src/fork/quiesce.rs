@@ -142,15 +142,19 @@ impl<K: Kernel> FaultService<K> {
         }
         self.count_before_fork();
         self.evict_before_fork(worker);
+        // Else the faults of many threads would hardly ever leave a moment without a transit. The forking thread
+        // has all the locks of the program's that it needs by now, so no fault has to be served for it.
+        let closed = self.base.transit.close(self.kernel);
         let _gate = self.gate();
         let mut refused = None;
         while !self.quiesce(worker, &mut refused) {}
         fork.quiescent(self.kernel);
         while fork.wait_over(self.kernel, Duration::from_millis(1)) {
             self.leave_with_program();
-            // The service threads go on while the forking thread waits for the lock.
+            // A service thread may have had a fault under way, or have waited long enough.
             self.quiesce(worker, &mut refused);
         }
+        drop(closed);
         self.protect_shared(&mut self.lock());
         fork.has_protected(self.kernel);
         fork.done(self.kernel);

@@ -19,6 +19,10 @@ use std::time::Duration;
 pub const BUSY: Duration = Duration::from_millis(20);
 /// While a memory call of a child's has to be made again: what a transit takes.
 const OWING: Duration = Duration::from_micros(50);
+/// Turns that a call of a child's waits for transits.
+const OWED: u32 = 64;
+/// How long the keeper waits until those that are under way have ended.
+const DRAINED: Duration = Duration::from_millis(50);
 /// While pages move from a device that is to go.
 const MOVING: Duration = Duration::from_millis(1);
 /// Pages that go when the system has none for us.
@@ -48,6 +52,8 @@ struct KeeperTurn {
     moving: bool,
     /// Flag: a call of a child has to be made again.
     owing: bool,
+    /// Turns in a row after which one had to be.
+    owed: u32,
     /// The time when it was last seen whether the supervisor is there.
     supervised: Time,
     /// The time when memory was last measured.
@@ -70,6 +76,7 @@ impl KeeperTurn {
             served: 0,
             moving: false,
             owing: false,
+            owed: 0,
             supervised: now,
             measured: now,
             heard: now,
@@ -101,13 +108,31 @@ impl<K: Kernel> Pager<K> {
         self.follow_user_change(keeper);
         keeper.keeper_looks();
         keeper.attend_fork(&mut turn.worker);
-        turn.owing = self.serve_children();
+        self.serve_children_in_turn(keeper, turn);
         keeper.register_new();
         keeper.look_after_budget(turn);
         keeper.look_after_supervisor(turn);
         keeper.give_to_peers(turn);
         keeper.work_in_background(turn);
         keeper.serve_again(&mut turn.worker);
+    }
+
+    /// Makes the memory calls of children. Where pages that one needs were in transit turn after turn, no fault begins
+    /// for a moment: the transits that are under way end meanwhile.
+    fn serve_children_in_turn(&'static self, keeper: &Keeper<K>, turn: &mut KeeperTurn) {
+        turn.owing = self.serve_children();
+        turn.owed = if turn.owing { turn.owed + 1 } else { 0 };
+        if turn.owed < OWED {
+            return;
+        }
+        turn.owed = 0;
+        keeper.services.compete(true);
+        let _closed = self.transit.close(&self.kernel);
+        let begin = self.kernel.now();
+        while turn.owing && self.kernel.now() - begin < DRAINED {
+            self.kernel.sleep(OWING);
+            turn.owing = self.serve_children();
+        }
     }
 
     /// Makes the memory calls of children that share this memory; whether some have to be made again.

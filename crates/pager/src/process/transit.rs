@@ -6,9 +6,17 @@
 //! A transit ends with the lock held. So a thread that saw its page in transit has counted itself by then, and is
 //! woken.
 //!
+//! Where many threads fault, one transit follows another, and a thread that needs a moment without any might wait for
+//! ever. So it *closes*: service threads begin no fault until it is open again, and all that is under way drains.
+//! ```text
+//! a service thread waits there   =>  it has nothing in transit, holds no lock, and goes on after a second at most
+//! a thread closes                =>  it needs no fault served until it opens
+//! ```
+//! The keeper serves on, as others may need it. Between the steps of a long eviction it steps back for a moment.
+//!
 //! Not here: which pages are in transit (`map::page_map`), faults on them (`parked`).
 
-use ebb_sys::paging::Kernel;
+use ebb_sys::paging::{Kernel, Time};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -21,6 +29,21 @@ pub struct Transit {
     ended: AtomicU32,
     /// Threads that wait.
     waiters: AtomicU32,
+    /// Threads that have closed.
+    closers: AtomicU32,
+}
+
+/// No fault is begun, for as long as this is there.
+pub struct Closed<'a, K: Kernel> {
+    transit: &'a Transit,
+    kernel: &'a K,
+}
+
+impl<K: Kernel> Drop for Closed<'_, K> {
+    fn drop(&mut self) {
+        self.transit.closers.fetch_sub(1, SeqCst);
+        self.kernel.wake_word(&self.transit.closers, i32::MAX);
+    }
 }
 
 impl Transit {
@@ -29,6 +52,40 @@ impl Transit {
         Self {
             ended: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
+            closers: AtomicU32::new(0),
+        }
+    }
+
+    /// Keeps service threads from beginning faults. See the module's text.
+    pub fn close<'a, K: Kernel>(&'a self, kernel: &'a K) -> Closed<'a, K> {
+        self.closers.fetch_add(1, SeqCst);
+        Closed {
+            transit: self,
+            kernel,
+        }
+    }
+
+    /// Whether some thread has closed.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.closers.load(SeqCst) > 0
+    }
+
+    /// Waits until it is open, or for so long. No lock of ours is held, and nothing is in transit.
+    pub fn wait_open(&self, kernel: &impl Kernel, most: Duration) {
+        let mut begin: Option<Time> = None;
+        loop {
+            let seen = self.closers.load(SeqCst);
+            if seen == 0 {
+                return;
+            }
+            let now = kernel.now();
+            let waited = now.saturating_sub(*begin.get_or_insert(now));
+            let left = most.saturating_sub(waited);
+            if left.is_zero() {
+                return;
+            }
+            kernel.wait_word(&self.closers, seen, Some(left));
         }
     }
 
@@ -50,14 +107,16 @@ impl Transit {
         }
     }
 
-    /// In a forked child none of the threads that waited lives.
+    /// In a forked child none of the threads that waited or had closed lives.
     pub fn reset_in_child(&self) {
         self.waiters.store(0, SeqCst);
+        self.closers.store(0, SeqCst);
     }
 
-    /// No thread stopped to wait that had not begun to.
+    /// No thread stopped to wait that had not begun to, and none opened that had not closed.
     pub fn check(&self) {
         assert!(self.waiters.load(SeqCst) < MANY);
+        assert!(self.closers.load(SeqCst) < MANY);
     }
 }
 
@@ -65,6 +124,7 @@ impl Transit {
 mod tests {
     use super::*;
     use ebb_memory_kernel::MemoryKernel;
+    use ebb_memory_kernel::alone::Alone;
 
     /// The ends that are told, while one thread waits; `before` comes before the end.
     fn told(before: impl Fn(&Transit)) -> u32 {
@@ -82,5 +142,28 @@ mod tests {
     fn an_end_is_told_to_threads_that_wait_and_these_are_not_in_a_child() {
         assert_eq!(told(|_| ()), 1);
         assert_eq!(told(Transit::reset_in_child), 0);
+    }
+
+    /// The time that a thread waits which is about to begin a fault.
+    fn waits(transit: &Transit, kernel: &MemoryKernel<Alone>) -> Duration {
+        let begin = kernel.now();
+        transit.wait_open(kernel, Duration::from_secs(1));
+        (kernel.now() - begin).as_millis() as u32 * Duration::from_millis(1)
+    }
+
+    #[test]
+    fn no_fault_is_begun_while_some_thread_has_closed_but_for_no_longer_than_a_bound() {
+        let kernel = MemoryKernel::alone();
+        let transit = Transit::new();
+        assert_eq!(waits(&transit, &kernel), Duration::ZERO);
+        let both = (transit.close(&kernel), transit.close(&kernel));
+        assert_eq!(waits(&transit, &kernel), Duration::from_secs(1));
+        drop(both.0);
+        assert_eq!(waits(&transit, &kernel), Duration::from_secs(1));
+        drop(both.1);
+        assert_eq!(waits(&transit, &kernel), Duration::ZERO);
+        std::mem::forget(transit.close(&kernel));
+        transit.reset_in_child();
+        assert_eq!(waits(&transit, &kernel), Duration::ZERO);
     }
 }

@@ -306,3 +306,27 @@ fn room_from_peers_is_waited_for_without_the_lock() {
     machine.read_all();
     machine.check();
 }
+
+/// A thread that waits until nothing is in transit is not kept from that by new faults; nor are these by it, for long.
+#[test]
+fn no_fault_is_begun_while_it_is_closed_but_by_the_keeper() {
+    let mut machine = Machine::new(1024);
+    let start = machine.map(3 * UNIT);
+    let process = machine.process;
+    let served_in = |machine: &mut Machine, unit: usize| {
+        let begin = process.now();
+        machine.touch(1, start + unit * UNIT * PAGE, Some(1));
+        process.now() - begin
+    };
+    let second = Duration::from_secs(1);
+    assert!(served_in(&mut machine, 0) < second);
+    let closed = process.base.transit.close(machine.kernel);
+    assert!(served_in(&mut machine, 1) >= second);
+    process
+        .base
+        .lifecycle
+        .keeper_begins(machine.kernel.thread());
+    assert!(served_in(&mut machine, 2) < second);
+    drop(closed);
+    machine.check();
+}

@@ -5,6 +5,7 @@
 //! process of the kernel alone: its engine would be a copy that the system makes.
 
 mod clean_copies;
+mod closed;
 mod crowd;
 mod fault;
 mod fork;
