@@ -10,9 +10,10 @@
 //!    many processes as can be are managed already, the fork waits until one of them ends.
 //! 1. `before_fork` (the forking thread): asks the keeper to make the process quiescent. Pages that the budget could
 //!    not hold twice are evicted; no page is in transit or staged, as the staging area is not inherited; no thread of
-//!    ours is inside the engine. No fault is begun meanwhile, until the fork is over (`transit`). Then takes the lock and
-//!    holds it while the system copies the process. Registered ranges are kept from children (`MADV_DONTFORK`) but for
-//!    the time of such a fork. A child made by a system call that we do not see gets SIGSEGV, not zeros.
+//!    ours is inside the engine. From that eviction to the end of the fork no fault is begun (`transit`). Then takes
+//!    the lock and holds it while the system copies the process. Registered ranges are kept from children
+//!    (`MADV_DONTFORK`) but for the time of such a fork. A child made by a system call that we do not see gets
+//!    SIGSEGV, not zeros.
 //! 2. `after_fork_parent`: pages stored on devices at the fork may be read by the child for as long as it likes
 //!    (`Swap::fork_parent`). Shared pages cannot be moved until written, and the keeper protects them (`sharing`)
 //!    before the forking thread goes on.
@@ -23,10 +24,10 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::fault::fault_service::FaultService;
-use crate::fork::quiesce::SHORT;
 use crate::map::ranges::{InChild, Range};
 use crate::pager::Pager;
 use crate::process::base::Locked;
+use crate::process::transit::SHORT;
 use ebb_sys::paging::Kernel;
 use ebb_tree::ChildSlot;
 use std::time::Duration;

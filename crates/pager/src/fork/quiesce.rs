@@ -5,13 +5,11 @@ use crate::eviction::make_room::Step;
 use crate::fault::fault_service::FaultService;
 use crate::fault::install::Refusals;
 use crate::process::state::State;
+use crate::process::transit::SHORT;
 use crate::process::worker::Worker;
 use crate::reclaim::hold_back::LEAST_PAGES;
 use ebb_sys::paging::Kernel;
 use std::time::Duration;
-
-/// The time of a transit. It is slept, not spun away: who has to end it may need this processor.
-pub const SHORT: Duration = Duration::from_micros(20);
 
 /// Resident pages that may be shared with a child although the budget could not hold them twice: 8 MiB, or a part of
 /// a large budget, but at most a quarter of it.

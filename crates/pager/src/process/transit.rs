@@ -33,6 +33,9 @@ pub struct Transit {
     closers: AtomicU32,
 }
 
+/// The time of a transit. It is slept, not spun away: who has to end it may need this processor.
+pub const SHORT: Duration = Duration::from_micros(20);
+
 /// No fault is begun, for as long as this is there.
 pub struct Closed<'a, K: Kernel> {
     transit: &'a Transit,
