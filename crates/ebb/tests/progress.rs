@@ -47,7 +47,7 @@ fn an_instruction_that_needs_several_pages_gets_them() {
         let alone = free(&job, &what);
         assert_eq!(alone.stdout, b"as it should be\n");
         let managed = Under::budget(SMALL)
-            .options(&["--swap", "size=64M"])
+            .options(&["--swap", "/var/tmp:64M"])
             .run(&job);
         managed.assert_same(&alone, &what);
         // Each page of each copy is missing a few times at most: not over and over (before: a million times).
@@ -74,7 +74,7 @@ fn where_nothing_is_left_the_end_comes_soon_and_says_why() {
         let what = format!("beside {locked} KiB");
         let alone = free(&job, &what);
         let managed = Under::budget(SMALL)
-            .options(&["--swap", "size=64M"])
+            .options(&["--swap", "/var/tmp:64M"])
             .run(&job);
         right_or_out_of_memory(&managed, &alone, &what);
         ended += u32::from(!managed.run.ok());

@@ -37,7 +37,7 @@ impl<K: Kernel> FaultService<K> {
         if !self.charge_copies(state, copies) {
             copies = (shared >> (page.0 - first.0) & 1) as u32;
             if !self.charge_copies(state, copies) {
-                state.pattern.brought(page, 0);
+                state.pattern.undo();
                 return None;
             }
             (first, pages) = (page, 1);

@@ -236,7 +236,7 @@ impl<K: Kernel> FaultService<K> {
                 return Some((first, pages));
             }
         }
-        state.pattern.brought(page, 0);
+        state.pattern.undo();
         None
     }
 

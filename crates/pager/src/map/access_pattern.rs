@@ -145,6 +145,10 @@ pub struct AccessPattern {
     clock: u64,
     /// The stream of the last window.
     last: usize,
+    /// That stream before the window, for as long as it may be needed again.
+    before: Stream,
+    /// Flag: it may.
+    can_undo: bool,
 }
 
 impl AccessPattern {
@@ -154,6 +158,8 @@ impl AccessPattern {
             streams: [Stream::NEW; STREAMS],
             clock: 0,
             last: 0,
+            before: Stream::NEW,
+            can_undo: false,
         }
     }
 
@@ -179,7 +185,7 @@ impl AccessPattern {
             let oldest = (0..STREAMS)
                 .min_by_key(|i| self.streams[*i].used)
                 .unwrap_or(0);
-            self.last = oldest;
+            self.keep(oldest);
             self.streams[oldest] = Stream {
                 above: page.0 + 1,
                 below: page.0.wrapping_sub(1),
@@ -190,7 +196,7 @@ impl AccessPattern {
             };
             return Window::one(page);
         };
-        self.last = i;
+        self.keep(i);
         let s = &mut self.streams[i];
         s.used = self.clock;
         let downward = page.0 < s.above;
@@ -256,6 +262,17 @@ impl AccessPattern {
         PageNumber(range.start)..PageNumber(range.end)
     }
 
+    fn keep(&mut self, stream: usize) {
+        (self.last, self.before, self.can_undo) = (stream, self.streams[stream], true);
+    }
+
+    /// The fault of the last window is not served now, and comes again: its touch is no other than that one.
+    pub fn undo(&mut self) {
+        if std::mem::take(&mut self.can_undo) {
+            self.streams[self.last] = self.before;
+        }
+    }
+
     /// Less than the last window was brought in: only `first..first + pages`.
     pub fn brought(&mut self, first: PageNumber, pages: usize) {
         let s = &mut self.streams[self.last];
@@ -288,6 +305,31 @@ mod tests {
 
     fn absent(_: PageNumber) -> bool {
         false
+    }
+
+    /// A fault for which there is no room is looked at again and again.
+    #[test]
+    fn a_fault_that_comes_again_is_one_touch() {
+        let mut pattern = AccessPattern::new();
+        let mut served = |page: usize, tries: usize| {
+            for _ in 1..tries {
+                pattern.window(PageNumber(page), |_| false);
+                pattern.undo();
+                pattern.undo();
+            }
+            let window = pattern.window(PageNumber(page), |_| false);
+            pattern.check();
+            window.pages
+        };
+        // A touch at random brings its own page alone.
+        assert_eq!(served(1000, 8), 1);
+        assert_eq!(served(5000, 8), 1);
+        // A scan goes on in its direction: upward, and downward from the end of a unit.
+        assert_eq!([16, 17, 19, 23].map(|page| served(page, 3)), [1, 2, 4, 8]);
+        assert_eq!(
+            [207, 206, 204, 200].map(|page| served(page, 3)),
+            [1, 2, 4, 8]
+        );
     }
 
     #[test]

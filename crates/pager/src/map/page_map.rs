@@ -159,6 +159,17 @@ const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
 const SCANNED: u8 = u8::MAX;
 
 impl UnitState {
+    /// The epoch and the heat of a page.
+    pub fn note(&self, page: usize) -> (u8, u8) {
+        (self.epochs[page], (self.heat >> (4 * page) & 15) as u8)
+    }
+
+    /// Notes the epoch and the heat of a page.
+    pub fn set_note(&mut self, page: usize, (epoch, heat): (u8, u8)) {
+        self.epochs[page] = epoch;
+        self.heat = self.heat & !(15 << (4 * page)) | u64::from(heat) << (4 * page);
+    }
+
     /// Whether it left as part of a scan that only passed through.
     pub fn is_scanned(&self) -> bool {
         self.loads == SCANNED

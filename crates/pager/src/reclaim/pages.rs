@@ -655,8 +655,11 @@ impl Pages {
             page => (page, None),
         };
         self.map.set(from, Page::Untouched);
-        self.map.unit_mut(from.unit()).end_stay();
+        let unit = self.map.unit_mut(from.unit());
+        unit.end_stay();
+        let note = unit.note(from.within());
         self.map.set(to, page);
+        self.map.unit_mut(to.unit()).set_note(to.within(), note);
         if matches!(page, Page::Resident(_)) {
             self.requeue(to.unit());
         }

@@ -216,6 +216,24 @@ fn is_new(machine: &mut Machine, start: usize, zeros: std::ops::Range<usize>) {
 }
 
 #[test]
+fn pages_that_are_out_keep_their_age_when_they_move() {
+    let mut machine = Machine::new(1024);
+    let old = half_out(&mut machine, 128);
+    let ages = |machine: &Machine, start: usize| -> Vec<(u8, usize)> {
+        let state = machine.process.lock();
+        let pages = (0..128).map(|i| PageNumber::of(start + i * PAGE));
+        pages
+            .filter(|page| matches!(state.pages.map().get(*page), Page::Swapped(_)))
+            .map(|page| (state.pages.age(page), state.pages.rank(page)))
+            .collect()
+    };
+    let before = ages(&machine, old);
+    assert!(before.iter().any(|(age, _)| *age > 0), "{before:?}");
+    let new = machine.mremap(old, 128 * PAGE, 192 * PAGE, libc::MREMAP_MAYMOVE, 0);
+    assert_eq!(ages(&machine, new.unwrap()), before);
+}
+
+#[test]
 fn memory_that_moves_to_where_an_instruction_unmapped_is_what_it_was() {
     let mut machine = Machine::new(1024);
     let (old, place) = (half_out(&mut machine, 128), machine.map(256));
