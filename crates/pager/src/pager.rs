@@ -151,25 +151,23 @@ impl<K: Kernel> Pager<K> {
         mut state: Locked,
         areas: &[(usize, usize)],
     ) -> Outcome<Locked> {
-        let mut waits = 0;
+        let (mut waited, mut ends) = (false, 0);
         let mut closed = None;
         while areas.iter().any(|area| is_in_transit(&state, *area)) {
             if self.kernel.is_own_thread() {
                 return Err(RETRY);
             }
-            if waits > 0
-                && let Some(process) = self.process()
-            {
+            if waited && let Some(process) = self.process() {
                 // The thread that has the pages may wait for its processor: service is idle work, and the
                 // thread that it woke may be using it. The keeper takes this back.
                 process.services.compete(true);
             }
-            if waits >= MANY {
+            if ends >= MANY {
                 // Other threads fault in these areas all the time: from now on none of that begins.
                 closed.get_or_insert_with(|| self.transit.close(&self.kernel));
             }
-            self.transit.wait(&self.kernel, || drop(state), LONG);
-            waits += 1;
+            let ended = self.transit.wait(&self.kernel, || drop(state), LONG);
+            (waited, ends) = (true, ends + u32::from(ended));
             state = self.lock();
         }
         Ok(state)

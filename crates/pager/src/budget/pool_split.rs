@@ -101,8 +101,8 @@ impl Costs {
             (&self.pool, ns)
         };
         let old = mean.load(Relaxed);
-        // A mean of 64 would follow the few that waited for something else. If one in eight takes long, it does follow.
-        let ns = ns.min(8 * old);
+        // A mean of 64 would follow the few that waited for something else. If one in four takes long, it does follow.
+        let ns = ns.min(4 * old);
         mean.store(old - old / 64 + ns / 64, Relaxed);
     }
 }

@@ -11,9 +11,6 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use std::time::Duration;
 
-/// How long a fault waits at most while none is to begin.
-const CLOSED: Duration = Duration::from_secs(1);
-
 impl<K: Kernel> FaultService<K> {
     /// Serves a fault, making room as often as it takes; or puts it down for later, if there is none and
     /// others wait to be served.
@@ -44,13 +41,14 @@ impl<K: Kernel> FaultService<K> {
     fn serve_unless_stuck(
         &self,
         worker: &mut Worker,
-        pending: PendingFault,
+        mut pending: PendingFault,
         mut stuck: Option<DeferredFault>,
     ) -> Option<DeferredFault> {
         let mut refusals = Refusals::default();
         let mut direct = stuck.is_some();
         loop {
-            self.waits_while_closed();
+            // That is not what the fault costs.
+            pending.since += self.waits_while_closed();
             match self.serve(worker, &pending) {
                 Served::Done => return None,
                 // Nobody but the keeper gives pages up: it comes once more, to a service thread.
@@ -100,11 +98,12 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// A thread that needs a moment without transits has it before another fault begins. Not in the keeper, which
-    /// others need.
-    fn waits_while_closed(&self) {
+    /// others need. The time that this took.
+    fn waits_while_closed(&self) -> Duration {
         let transit = &self.base.transit;
-        if transit.is_closed() && !self.base.lifecycle.is_keeper(self.kernel.thread()) {
-            transit.wait_open(self.kernel, CLOSED);
+        match transit.is_closed() && !self.base.lifecycle.is_keeper(self.kernel.thread()) {
+            true => transit.wait_open(self.kernel, Duration::MAX),
+            false => Duration::ZERO,
         }
     }
 

@@ -165,6 +165,10 @@ impl<K: Kernel> FaultService<K> {
         if state.pages.map().in_transit() > 0 {
             return Unstaged::Busy;
         }
+        // A call that failed may have moved memory there and back, which lost its registration: nothing could be put there.
+        if state.ranges.all().any(|range| !range.attributes.registered) {
+            self.register_all(state);
+        }
         while let Some(pages) = state.pages.oldest_staged() {
             if !pages.into_iter().all(|page| self.put_back(state, page)) {
                 return Unstaged::NoPage;

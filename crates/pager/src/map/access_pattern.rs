@@ -145,9 +145,9 @@ pub struct AccessPattern {
     clock: u64,
     /// The stream of the last window.
     last: usize,
-    /// That stream before the window, for as long as it may be needed again.
+    /// The state of that stream before the window.
     before: Stream,
-    /// Flag: it may.
+    /// Flag: it may be needed again.
     can_undo: bool,
 }
 

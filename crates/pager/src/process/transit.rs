@@ -9,15 +9,15 @@
 //! Where many threads fault, one transit follows another, and a thread that needs a moment without any might wait for
 //! ever. So it *closes*: service threads begin no fault until it is open again, and all that is under way drains.
 //! ```text
-//! a service thread waits there   =>  it has nothing in transit, holds no lock, and goes on after a second at most
+//! a service thread waits there   =>  it has nothing in transit, holds no lock, and goes on a second after the closing
 //! a thread closes                =>  it needs no fault served until it opens
 //! ```
 //! The keeper serves on, as others may need it. Between the steps of a long eviction it steps back for a moment.
 //!
 //! Not here: which pages are in transit (`map::page_map`), faults on them (`parked`).
 
-use ebb_sys::paging::{Kernel, Time};
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use ebb_sys::paging::Kernel;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 /// More threads than a system has.
@@ -31,7 +31,12 @@ pub struct Transit {
     waiters: AtomicU32,
     /// Threads that have closed.
     closers: AtomicU32,
+    /// The time when the first of them did, in ns.
+    closed_ns: AtomicU64,
 }
+
+/// The longest that faults are not begun. A transit that takes longer, from a device that hangs, holds nobody else up.
+const CLOSED: Duration = Duration::from_secs(1);
 
 /// The time of a transit. It is slept, not spun away: who has to end it may need this processor.
 pub const SHORT: Duration = Duration::from_micros(20);
@@ -56,12 +61,15 @@ impl Transit {
             ended: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
             closers: AtomicU32::new(0),
+            closed_ns: AtomicU64::new(0),
         }
     }
 
     /// Keeps service threads from beginning faults. See the module's text.
     pub fn close<'a, K: Kernel>(&'a self, kernel: &'a K) -> Closed<'a, K> {
-        self.closers.fetch_add(1, SeqCst);
+        if self.closers.fetch_add(1, SeqCst) == 0 {
+            self.closed_ns.store(kernel.now().as_nanos() as u64, SeqCst);
+        }
         Closed {
             transit: self,
             kernel,
@@ -74,31 +82,32 @@ impl Transit {
         self.closers.load(SeqCst) > 0
     }
 
-    /// Waits until it is open, or for so long. No lock of ours is held, and nothing is in transit.
-    pub fn wait_open(&self, kernel: &impl Kernel, most: Duration) {
-        let mut begin: Option<Time> = None;
+    /// Waits until it is open, or for so long, or has been closed for long; the time that it waited. No lock of ours is
+    /// held, and nothing is in transit.
+    pub fn wait_open(&self, kernel: &impl Kernel, most: Duration) -> Duration {
+        let begin = kernel.now();
         loop {
             let seen = self.closers.load(SeqCst);
-            if seen == 0 {
-                return;
-            }
             let now = kernel.now();
-            let waited = now.saturating_sub(*begin.get_or_insert(now));
+            let waited = now.saturating_sub(begin);
+            let closed = Duration::from_nanos(self.closed_ns.load(SeqCst));
             let left = most.saturating_sub(waited);
-            if left.is_zero() {
-                return;
+            let left = left.min(CLOSED.saturating_sub(now.saturating_sub(closed)));
+            if seen == 0 || left.is_zero() {
+                return waited;
             }
             kernel.wait_word(&self.closers, seen, Some(left));
         }
     }
 
-    /// Waits until a transit ends, or for so long; `unlock` gives the lock up.
-    pub fn wait(&self, kernel: &impl Kernel, unlock: impl FnOnce(), most: Duration) {
+    /// Waits until a transit ends, or for so long; `unlock` gives the lock up. Whether one ended.
+    pub fn wait(&self, kernel: &impl Kernel, unlock: impl FnOnce(), most: Duration) -> bool {
         self.waiters.fetch_add(1, SeqCst);
         let seen = self.ended.load(SeqCst);
         unlock();
         kernel.wait_word(&self.ended, seen, Some(most));
         self.waiters.fetch_sub(1, SeqCst);
+        self.ended.load(SeqCst) != seen
     }
 
     /// A transit ended; called with the lock held.
@@ -161,10 +170,14 @@ mod tests {
         assert_eq!(waits(&transit, &kernel), Duration::ZERO);
         let both = (transit.close(&kernel), transit.close(&kernel));
         assert_eq!(waits(&transit, &kernel), Duration::from_secs(1));
+        // It has been closed for long.
         drop(both.0);
-        assert_eq!(waits(&transit, &kernel), Duration::from_secs(1));
+        assert_eq!(waits(&transit, &kernel), Duration::ZERO);
         drop(both.1);
         assert_eq!(waits(&transit, &kernel), Duration::ZERO);
+        let again = transit.close(&kernel);
+        assert_eq!(waits(&transit, &kernel), Duration::from_secs(1));
+        drop(again);
         std::mem::forget(transit.close(&kernel));
         transit.reset_in_child();
         assert_eq!(waits(&transit, &kernel), Duration::ZERO);

@@ -271,7 +271,7 @@ impl<K: Kernel> Pager<K> {
                 return (Err(errno(error)), back.then_some(old));
             }
         };
-        let Ok(mut state) = self.landed(state, source, (new, new + bytes)) else {
+        let Ok(mut state) = self.landed(state, source, (new, new + bytes), flags) else {
             return (Err(RETRY), Some(old));
         };
         let Some(range) = range else {
@@ -350,6 +350,7 @@ impl<K: Kernel> Pager<K> {
         mut state: Locked,
         source: (usize, usize),
         new: (usize, usize),
+        flags: i32,
     ) -> Outcome<Locked> {
         let fresh = match new.0 == source.0 {
             true => (source.1, new.1),
@@ -359,7 +360,7 @@ impl<K: Kernel> Pager<K> {
             return Ok(state);
         }
         if is_in_transit(&state, fresh) {
-            self.take_back(&mut state, source, new);
+            self.take_back(&mut state, source, new, flags);
             drop(self.settled(state, fresh.0, fresh.1)?);
             return Err(RETRY);
         }
@@ -373,10 +374,17 @@ impl<K: Kernel> Pager<K> {
         state: &mut Locked,
         (old, end): (usize, usize),
         new: (usize, usize),
+        flags: i32,
     ) {
         let kept = end - old;
-        if new.0 != old
-            && let Err((_, error)) = self.move_each(new.0, old, kept, 0)
+        // Another thread may have mapped memory in the hole meanwhile, without the lock.
+        let is_ours = flags & libc::MREMAP_DONTUNMAP != 0 || new.0 == old || self.takes(old, kept);
+        let moved = match is_ours {
+            _ if new.0 == old => Ok(()),
+            true => self.move_each(new.0, old, kept, 0).map_err(|(_, e)| e),
+            false => Err(Errno(libc::EEXIST)),
+        };
+        if let Err(error) = moved
             && let Some(process) = self.process()
         {
             process.fail(&format!(
@@ -397,15 +405,18 @@ impl<K: Kernel> Pager<K> {
         {
             return;
         }
-        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let (len, none) = (end - start, libc::PROT_NONE);
-        // SAFETY: replaces nothing. Nobody knows of it before it is unmapped.
-        let empty = unsafe { self.kernel.mmap(start, len, none, how, -1, 0) };
-        if empty.is_ok() {
+        if self.takes(start, end - start) {
             // SAFETY: just mapped.
-            let _ = unsafe { self.kernel.munmap(start, len) };
+            let _ = unsafe { self.kernel.munmap(start, end - start) };
             self.forget(state, start, end);
         }
+    }
+
+    /// Maps addresses where nothing is; whether that is so. Nobody may touch them.
+    fn takes(&self, start: usize, len: usize) -> bool {
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: replaces nothing.
+        unsafe { self.kernel.mmap(start, len, libc::PROT_NONE, how, -1, 0) }.is_ok()
     }
 
     /// The call failed, and pages were moved and came back, by us or by the kernel. They lost their protection on

@@ -125,8 +125,6 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
     }
     note_capabilities();
     CHANGES.thread.store(thread::id(), SeqCst);
-    let namespace = proc::user_namespace().unwrap_or(0);
-    CHANGES.namespace.store(namespace, SeqCst);
     CHANGES.list.store(list as *mut AtomicU32, SeqCst);
     CHANGES.listed.store(count, SeqCst);
     let change = CHANGES.count.fetch_add(1, SeqCst) + 1;
@@ -170,6 +168,8 @@ fn note_capabilities() {
     {
         CHANGES.effective.store(sets.effective.bits(), SeqCst);
         CHANGES.permitted.store(sets.permitted.bits(), SeqCst);
+        let namespace = proc::user_namespace().unwrap_or(0);
+        CHANGES.namespace.store(namespace, SeqCst);
     }
 }
 
@@ -193,10 +193,14 @@ fn follow_now() {
         return;
     }
     let told = ProgramIs::told();
-    let program = told.seen().unwrap_or(told);
+    let seen = told.seen();
+    let program = seen.unwrap_or(told);
     let became = if CHANGES.keeps.load(SeqCst) {
         // Capabilities of another user namespace are none here, though it may have the same numbers.
-        let same = proc::user_namespace() == Some(CHANGES.namespace.load(SeqCst));
+        let same = match CHANGES.namespace.load(SeqCst) {
+            0 => seen.is_none_or(|seen| seen.ids == told.ids),
+            namespace => proc::user_namespace() == Some(namespace),
+        };
         become_with_capabilities(program, same)
     } else {
         program.become_it()
