@@ -273,8 +273,11 @@ impl AccessPattern {
         }
     }
 
-    /// Less than the last window was brought in: only `first..first + pages`.
+    /// Less than the last window was brought in: only `first..first + pages`. If that is nothing, the fault comes again.
     pub fn brought(&mut self, first: PageNumber, pages: usize) {
+        if pages == 0 {
+            return self.undo();
+        }
         let s = &mut self.streams[self.last];
         s.above = first.0 + pages;
         s.below = first.0.wrapping_sub(1);
