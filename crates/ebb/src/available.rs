@@ -1,6 +1,6 @@
 //! Available memory: the tightest bounds of the machine, of the memory cgroups (v1 and v2) and of the `ebb run` that
-//! this process is in. What is free and what there is in all are bounded each by itself: a container of a machine
-//! short of memory has its limit in all, and what the machine has free.
+//! this process is in. Free memory and memory in all have bounds of their own. A container on a machine that is short
+//! has its limit in all, and free is what the machine has.
 
 #[cfg(fuzzing)]
 use crate::cgroups::groups;

@@ -41,7 +41,7 @@ impl End {
     }
 
     /// Ends this process as the program has ended; returns where that is to exit with a status. A shell stops a script
-    /// if SIGINT has killed its child, not if that exits with 130, and systemd expects of a service that it dies of the
+    /// if SIGINT has killed its child, not if that exits with 130. A service of systemd is expected to die of the
     /// SIGTERM that it was sent.
     ///
     /// After SIGKILL, which ends for memory are, it exits: else `ebb` would seem to have been killed itself, and to have

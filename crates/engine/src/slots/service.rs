@@ -11,9 +11,9 @@ use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 
 impl Devices {
-    /// A write to a slot failed. The consequence is up to the error: the slot leaves service, or the
-    /// device, or neither, as a disk that is full may have room again: until then the device gives slots alone that
-    /// have blocks (`backing`). The slot is its owner's still.
+    /// A write to a slot failed. The consequence is up to the error: the slot leaves service, or the device, or
+    /// neither. A disk that is full may have room again; until then the device gives slots alone that have blocks
+    /// (`backing`). The slot is its owner's still.
     ///
     /// # Errors
     /// There is no such device or slot.

@@ -46,10 +46,10 @@ const WRITTEN: u64 = 8;
 const WORTH: u64 = 5;
 /// The highest price of a frame: a disk that turns has others, and ages tell no more.
 const MOST_PRICE: u64 = 64;
-/// What a fault costs beside the time that it takes by the clock, in ns: ways into the kernel, threads that take turns,
-/// cold caches.
+/// The cost of a fault beside its time by the clock, in ns: ways into the kernel, threads that take turns, cold caches.
 const AROUND_NS: u64 = 8_000;
-/// What the way out through the pool costs, in percent of a fault from there: it compresses. A share of nothing spares it.
+/// The cost of the way out through the pool, which compresses, in percent of a fault from there. A share of nothing
+/// spares it.
 const THROUGH: u64 = 30;
 /// Faults from which something can be learned.
 const ENOUGH: u32 = 256;
@@ -299,7 +299,7 @@ mod tests {
         assert!(share <= 5, "{share}/16 for the pool");
     }
 
-    /// What is missing comes back at once: a pool would take the room that spares it.
+    /// Missing pages come back at once, and a pool would take the room for them.
     #[test]
     fn a_working_set_that_just_fits_has_no_pool() {
         let missing = |resident: usize| 15_500usize.saturating_sub(resident);
