@@ -56,13 +56,7 @@ pub fn stats_of(pid: u32) -> Result<StatsShown> {
 /// # Errors
 /// As for [`stats_of`].
 pub fn own_stats(control: &str) -> Result<StatsShown> {
-    let mut ask = Ask::send_to(control, &Request::Stats)?;
-    let mut progress = Progress::new();
-    loop {
-        if let Some(text) = last(ask.reply()?, &mut progress)? {
-            return parsed(&text);
-        }
-    }
+    figures_of(Ask::send_to(control, &Request::Stats)?.reply()?)
 }
 
 /// A request for the figures of a tree, of whom nobody can say that it answers.
@@ -87,11 +81,16 @@ impl Figures {
     /// # Errors
     /// They did not come ([`is_silent`]), or as for [`stats_of`].
     pub fn within(&mut self, limit: Duration) -> Result<StatsShown> {
-        match self.0.reply_within(limit)? {
-            Reply::Done(text) => parsed(&text),
-            Reply::Failed(why) => bail!("{why}"),
-            Reply::Progress(_) => bail!("the answer is not to this question"),
-        }
+        figures_of(self.0.reply_within(limit)?)
+    }
+}
+
+/// The figures that a tree answered.
+fn figures_of(reply: Reply) -> Result<StatsShown> {
+    match reply {
+        Reply::Done(text) => parsed(&text),
+        Reply::Failed(why) => bail!("{why}"),
+        Reply::Progress(_) => bail!("the answer is not to this question"),
     }
 }
 

@@ -356,11 +356,7 @@ impl Devices {
         want: Request,
     ) -> Option<Extent> {
         cluster.release_gone();
-        if !device.accepting() {
-            self.settle(device, c, &mut cluster, Requeue::AfterFree);
-            return None;
-        }
-        if !device.backing().has(c) {
+        if !device.gives(c) {
             self.settle(device, c, &mut cluster, Requeue::AfterFree);
             return None;
         }

@@ -211,7 +211,8 @@ impl PoolSplit {
             };
             let holds = (pool as i64 - x).max(0) * density as i64 / 16;
             let below = |pages: i64| self.below(pages.max(0) as u64, resident as u64);
-            let (hit, in_pool) = (below(x), below(x + holds).max(below(x)));
+            let hit = below(x);
+            let in_pool = below(x + holds).max(hit);
             let steps = (-x).max(0) as u64 * SET as u64 / resident as u64;
             let missed = steps * u64::from(self.ranks[0].max(self.ranks[1]));
             let way = if share == 0 { 0 } else { through };

@@ -15,39 +15,40 @@ use core::ffi::{c_int, c_long};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
+use ebb_sys::file::Descriptor;
 use ebb_sys::raw;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
-/// A descriptor, closed when dropped. libc's `close` would be a point where the thread can be cancelled.
-struct Descriptor(c_int);
+/// A descriptor of ours.
+fn owned(fd: c_int) -> Descriptor {
+    // SAFETY: open, and nobody else owns it.
+    Descriptor::from(unsafe { OwnedFd::from_raw_fd(fd) })
+}
 
-impl Descriptor {
-    /// The same above those that programs count on, where the limit allows it.
-    fn raised(self) -> Self {
-        const ABOVE: c_long = 512;
-        let args = [self.0.into(), libc::F_DUPFD_CLOEXEC.into(), ABOVE, 0, 0, 0];
-        // SAFETY: no pointers.
-        match unsafe { raw::checked(libc::SYS_fcntl, args) } {
-            Ok(fd) => Self(fd as c_int),
-            Err(_) => self,
-        }
-    }
+fn number(end: &Descriptor) -> c_int {
+    end.as_fd().as_raw_fd()
+}
 
-    /// The number of its file, if it is open.
-    fn inode(&self) -> Option<u64> {
-        let mut stat = MaybeUninit::<libc::stat>::uninit();
-        let args = [self.0.into(), stat.as_mut_ptr() as c_long, 0, 0, 0, 0];
-        // SAFETY: the kernel's structure, filled on success.
-        unsafe {
-            raw::checked(libc::SYS_fstat, args).ok()?;
-            Some(stat.assume_init().st_ino)
-        }
+/// The same above those that programs count on, where the limit allows it.
+fn raised(end: Descriptor) -> Descriptor {
+    const ABOVE: c_long = 512;
+    let how = libc::F_DUPFD_CLOEXEC.into();
+    let args = [number(&end).into(), how, ABOVE, 0, 0, 0];
+    // SAFETY: no pointers.
+    match unsafe { raw::checked(libc::SYS_fcntl, args) } {
+        Ok(fd) => owned(fd as c_int),
+        Err(_) => end,
     }
 }
 
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: a descriptor of ours.
-        unsafe { raw::call(libc::SYS_close, [self.0.into(), 0, 0, 0, 0, 0]) };
+/// The number of a descriptor's file, if it is open.
+fn inode(fd: c_int) -> Option<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let args = [fd.into(), stat.as_mut_ptr() as c_long, 0, 0, 0, 0];
+    // SAFETY: the kernel's structure, filled on success.
+    unsafe {
+        raw::checked(libc::SYS_fstat, args).ok()?;
+        Some(stat.assume_init().st_ino)
     }
 }
 
@@ -83,36 +84,30 @@ impl Pipe {
         ];
         // SAFETY: two words.
         unsafe { raw::checked(libc::SYS_pipe2, args) }.ok()?;
-        let [parent, child] = ends.map(Descriptor);
-        Some(Self {
-            parent: parent.raised(),
-            child: child.raised(),
-        })
+        let [parent, child] = ends.map(owned).map(raised);
+        Some(Self { parent, child })
     }
 
     /// There is a child: [`wait`] waits for it.
     pub fn keep_in_parent(self) {
-        WAITS.store(self.parent.0, SeqCst);
-        core::mem::forget(self.parent);
+        let parent = OwnedFd::from(self.parent).into_raw_fd();
+        WAITS.store(parent, SeqCst);
     }
 
     /// In the child, after [`leave`].
     pub fn keep_in_child(self) {
-        HELD_INODE.store(self.child.inode().unwrap_or(0), SeqCst);
-        HELD.store(self.child.0, SeqCst);
-        core::mem::forget(self.child);
+        let child = OwnedFd::from(self.child).into_raw_fd();
+        HELD_INODE.store(inode(child).unwrap_or(0), SeqCst);
+        HELD.store(child, SeqCst);
     }
 }
 
 /// In each child, first: what its parent has of such a pipe is the parent's alone.
 pub fn leave() {
     let held = HELD.swap(NONE, SeqCst);
-    if held != NONE {
-        let held = Descriptor(held);
-        if held.inode() != Some(HELD_INODE.load(SeqCst)) {
-            // The program closed it, and the number is another's.
-            core::mem::forget(held);
-        }
+    // The program may have closed it, and the number is another's then.
+    if held != NONE && inode(held) == Some(HELD_INODE.load(SeqCst)) {
+        drop(owned(held));
     }
 }
 
@@ -121,7 +116,7 @@ pub struct Wait(Option<Descriptor>);
 
 pub fn take() -> Wait {
     let end = WAITS.swap(NONE, SeqCst);
-    Wait((end != NONE).then_some(Descriptor(end)))
+    Wait((end != NONE).then(|| owned(end)))
 }
 
 impl Wait {
@@ -131,7 +126,7 @@ impl Wait {
             return;
         };
         let mut byte = 0u8;
-        let args = [end.0.into(), (&raw mut byte) as c_long, 1, 0, 0, 0];
+        let args = [number(&end).into(), (&raw mut byte) as c_long, 1, 0, 0, 0];
         // SAFETY: one byte, of this thread's stack. Nobody writes any.
         while unsafe { raw::call(libc::SYS_read, args) } == -c_long::from(libc::EINTR) {}
     }
