@@ -54,12 +54,14 @@ fn users_of_another_namespace_have_the_numbers_that_they_have_here() {
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     );
-    let script = format!(
-        "cd /proc/self && echo deny > setgroups && echo 7 {group} 1 > gid_map && echo 5 {user} 1 > uid_map \
-         && id -u && id -g && read _"
-    );
     let child = Command::new("unshare")
-        .args(["--user", "sh", "-c", &script])
+        .args([
+            "--map-user=5",
+            "--map-group=7",
+            "sh",
+            "-c",
+            "id -u && id -g && read _",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
