@@ -237,6 +237,7 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inheri
     rustix::stdio::dup2_stderr(&null)?;
     say::leave();
     inherited.close();
+    supervisor.carries_on()?;
     while supervisor.has_processes() {
         supervisor.step(Duration::from_secs(1))?;
         running.pass_on_to_all(supervisor);

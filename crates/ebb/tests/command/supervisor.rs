@@ -29,6 +29,41 @@ fn orphans_are_reaped_and_outlive_the_command() {
     }
 }
 
+/// A copy of the supervisor carries on. It is found by its number, by that of the one that has ended, and in the list.
+#[test]
+fn a_tree_whose_program_has_ended_is_found_by_whoever_asks() {
+    if cannot_page() {
+        return;
+    }
+    let script = "(sleep 60 > /dev/null 2>&1) & echo $PPID $!";
+    let run = Command::new(ebb())
+        .args(["run", "--", "sh", "-c", script])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(run.stdout).unwrap();
+    let (former, orphan) = said.trim().split_once(' ').unwrap();
+    let stat = fs::read_to_string(format!("/proc/{orphan}/stat")).unwrap();
+    let copy = stat.split_whitespace().nth(3).unwrap();
+    assert_ne!(former, copy);
+    for pid in [former, copy, orphan] {
+        let top = Command::new(ebb())
+            .args(["top", "--once", pid])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&top.stderr);
+        assert!(top.status.success(), "{pid} of {said} and {copy}: {error}");
+    }
+    let list = Command::new(ebb())
+        .args(["top", "--once"])
+        .output()
+        .unwrap();
+    let list = [list.stdout, list.stderr].concat();
+    let list = String::from_utf8_lossy(&list);
+    assert!(list.contains(copy), "{list}");
+    let pid = rustix::process::Pid::from_raw(orphan.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
 /// Runs what it is told, pages until the guard is there, and leaves a process that has none of its standard streams.
 /// That one's number goes to descriptor 9, which that one does not have either.
 const LEAVES: &str = "import os, signal, subprocess, sys, time

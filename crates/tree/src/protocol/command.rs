@@ -2,13 +2,14 @@
 //!
 //! The supervisor is found from any process of the tree, or from its own number. The name of its socket
 //! begins with its process number; no file stands for the name. So the sockets of this network namespace
-//! are searched for the process and for its ancestors. Where that fails (the supervisor forked when its
-//! program ended), the process's environment names the socket. Anybody can give a socket such a name. So
-//! the listener must be the process in the name ([`ControlName`]) and of our own user. For root it may also
-//! be of the user of the process that was named. The supervisor asks the same of us.
+//! are searched for the process and for its ancestors. Where that fails, the process's environment names the socket.
+//! When a program ends and leaves processes behind, a copy of its supervisor carries on: the socket has the name that it
+//! had, and the number of the copy. Anybody can give a socket such a name. So the listener must be the process in the
+//! name ([`ControlName`]), or carry on for it, and of our own user. For root it may also be of the user of the process
+//! that was named. The supervisor asks the same of us.
 
 use super::{CONTROL_PREFIX, ControlName, MAX_REQUEST, Reply, Request, address};
-use ebb_sys::peer;
+use ebb_sys::peer::{self, Peer};
 use ebb_sys::proc::Process;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -136,15 +137,15 @@ pub fn trees() -> Vec<u32> {
         .iter()
         .filter_map(|name| {
             let pid = ControlName::parse(name)?.pid;
-            let user = match is_stopped(pid) {
+            let (supervisor, user) = match is_stopped(pid) {
                 // Nobody would accept the connection, and each takes a place in its queue.
-                true => fs::metadata(format!("/proc/{pid}")).ok()?.uid(),
+                true => (pid, fs::metadata(format!("/proc/{pid}")).ok()?.uid()),
                 false => {
-                    let supervisor = connect(name, &users_of(pid))?.ok()?;
-                    peer::of(supervisor.as_fd()).ok()?.uid
+                    let peer = listener(name)?;
+                    (peer.pid.unwrap_or(pid), peer.uid)
                 }
             };
-            (us == 0 || us == user).then_some(pid)
+            (us == 0 || us == user).then_some(supervisor)
         })
         .collect();
     found.sort_unstable();
@@ -168,19 +169,34 @@ fn names() -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
+/// Who listens at a name of ours; as root, of anybody's.
+fn listener(name: &str) -> Option<Peer> {
+    let (_, peer) = reach(name)?.ok()?;
+    let maker = ControlName::parse(name)?;
+    let users = users_of(peer.pid.unwrap_or(maker.pid));
+    let is_one = users.iter().any(|&uid| maker.is_listener(peer, uid));
+    is_one.then_some(peer)
+}
+
 fn find(pid: u32) -> Result<OwnedFd, AskError> {
-    Process::open(pid).map_err(|_| AskError::NoProcess(pid))?;
     let users = users_of(pid);
     let names = names();
+    let is_there = Process::open(pid).is_ok();
     let mut next = Some(pid);
-    for _ in 0..GENERATIONS {
+    for generation in 0..GENERATIONS {
         let Some(pid) = next.filter(|&pid| pid > 0) else {
             break;
         };
-        let own = format!("{}{pid}-", CONTROL_PREFIX);
-        let own = names.iter().filter(|name| name.starts_with(&own));
+        let own = names.iter().filter(|name| makes(pid, name, is_there));
+        let carried_on = names.iter().filter(|name| {
+            generation == 0 && is_there && listener(name).is_some_and(|peer| peer.pid == Some(pid))
+        });
         let named = environment(pid);
-        for name in own.map(|name| name.to_string()).chain(named) {
+        for name in own
+            .map(String::clone)
+            .chain(named)
+            .chain(carried_on.cloned())
+        {
             match connect(&name, &users) {
                 Some(Ok(connection)) => return Ok(connection),
                 // Another tree's, further out, is not the one that is asked for.
@@ -190,7 +206,16 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
         }
         next = parent(pid);
     }
-    Err(AskError::NotManaged(pid))
+    Err(match is_there {
+        true => AskError::NotManaged(pid),
+        false => AskError::NoProcess(pid),
+    })
+}
+
+/// Whether process `pid` made the name: the one of that number that `is_there`, or the one that had it.
+fn makes(pid: u32, name: &str, is_there: bool) -> bool {
+    ControlName::parse(name)
+        .is_some_and(|maker| maker.pid == pid && maker.maker_is_gone() != is_there)
 }
 
 /// The supervisor's name in a process's environment, as it was started.
@@ -221,8 +246,19 @@ fn users_of(pid: u32) -> Vec<u32> {
 /// A queue of connections has no place left, as nobody accepts them.
 struct Full;
 
-/// A connection to the supervisor of this name, if it is one.
+/// A connection to the supervisor of this name, if it is one of these users'.
 fn connect(name: &str, users: &[u32]) -> Option<Result<OwnedFd, Full>> {
+    let (socket, peer) = match reach(name)? {
+        Ok(reached) => reached,
+        Err(full) => return Some(Err(full)),
+    };
+    let name = ControlName::parse(name)?;
+    let is_one = users.iter().any(|&uid| name.is_listener(peer, uid));
+    is_one.then_some(Ok(socket))
+}
+
+/// A connection to whoever listens at a name.
+fn reach(name: &str) -> Option<Result<(OwnedFd, Peer), Full>> {
     let socket = super::open(SocketFlags::empty()).ok()?;
     // It is the limit of connecting, too.
     set_socket_timeout(&socket, Timeout::Send, Some(QUEUE)).ok()?;
@@ -231,9 +267,7 @@ fn connect(name: &str, users: &[u32]) -> Option<Result<OwnedFd, Full>> {
         connected => connected.ok()?,
     }
     let peer = peer::of(socket.as_fd()).ok()?;
-    let name = ControlName::parse(name)?;
-    let is_one = users.iter().any(|&uid| name.is_listener(peer, uid));
-    is_one.then_some(Ok(socket))
+    Some(Ok((socket, peer)))
 }
 
 #[cfg(test)]

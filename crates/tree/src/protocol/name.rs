@@ -49,20 +49,24 @@ impl ControlName {
 
     /// Whether the peer who listens at this name is who made it. It is if it has the number and was started
     /// then, whatever its user looks like from here. In a user namespace of the program's own users have
-    /// other numbers. Else as far as can be seen: it is of user `uid`, and has the number, or is of a PID
-    /// namespace further out, where numbers are others. That number is another's if the process that has it
-    /// now was started at another time. If there is none, somebody carries on for the one who made the
-    /// name.
+    /// other numbers. Else as far as can be seen: it is of user `uid`, and is of a PID namespace further out, where
+    /// numbers are others, or whoever made the name has ended. Then somebody carries on for it.
     pub fn is_listener(&self, peer: Peer, uid: u32) -> bool {
-        let Some(pid) = peer.pid else {
-            return peer.uid == uid;
-        };
-        if pid != self.pid {
-            return false;
+        let by_user = peer.uid == uid;
+        match peer.pid {
+            Some(pid) if pid == self.pid => match Process::open(pid) {
+                Ok(process) if self.start_time != 0 => process.start_time() == self.start_time,
+                _ => by_user,
+            },
+            Some(_) => by_user && self.start_time != 0 && self.maker_is_gone(),
+            None => by_user,
         }
-        match Process::open(pid) {
-            Ok(process) if self.start_time != 0 => process.start_time() == self.start_time,
-            _ => peer.uid == uid,
-        }
+    }
+
+    /// Whether the process that made the name has ended, as far as is known. Its number may be another's by now.
+    pub fn maker_is_gone(&self) -> bool {
+        let other =
+            |process: Process| self.start_time != 0 && process.start_time() != self.start_time;
+        Process::open(self.pid).map_or(true, other)
     }
 }

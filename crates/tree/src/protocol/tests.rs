@@ -151,8 +151,12 @@ fn a_name_is_believed_if_its_maker_listens() {
         },
         Some(u32::MAX >> 1),
     );
-    assert!(gone.is_listener(Peer { pid, ..ours }, 7));
-    assert!(!gone.is_listener(Peer { pid, ..ours }, 8), "another user's");
+    for pid in [pid, Some(us.pid())] {
+        assert!(gone.is_listener(Peer { pid, ..ours }, 7));
+        assert!(!gone.is_listener(Peer { pid, ..ours }, 8), "another user's");
+    }
+    // Even if another process has its number by now.
+    assert!(reborn.is_listener(Peer { pid: other, ..ours }, 7));
 }
 
 proptest! {

@@ -468,6 +468,14 @@ impl Supervisor {
         self.guard.leave_stderr();
     }
 
+    /// In a copy of the process that made the socket, which goes on in its place: who connects sees its number.
+    ///
+    /// # Errors
+    /// Those of listen(2).
+    pub fn carries_on(&self) -> io::Result<()> {
+        Ok(net::listen(&self.listener, MAX_MEMBERS as i32)?)
+    }
+
     /// Members and reserved slots at this moment.
     pub fn members(&self) -> usize {
         self.table.taken().count()
