@@ -53,6 +53,8 @@ pub struct How {
     pub shared: bool,
     /// Flag: pages that threads hold go, too, as far as the waiting thread may take them (`attempts`).
     pub force: bool,
+    /// Flag: pages are pinned for long, so memory that may not be written stays.
+    pub pinned: bool,
 }
 
 impl<K: Kernel> Reclaimer<K> {
@@ -62,7 +64,7 @@ impl<K: Kernel> Reclaimer<K> {
         mut state: Locked,
         worker: &mut Worker,
         waiter: Option<Waiter>,
-        how: How,
+        mut how: How,
     ) -> (Locked, Captured) {
         for _ in 0..TRIES {
             let chosen = match self.choose(&mut state, waiter, how) {
@@ -76,7 +78,7 @@ impl<K: Kernel> Reclaimer<K> {
                 Choice::Nothing => return (state, Captured::default()),
             };
             let captured;
-            (state, captured) = self.capture_chosen(state, worker, &chosen, how);
+            (state, captured) = self.capture_chosen(state, worker, &chosen, &mut how);
             if captured != Captured::default() {
                 return (state, captured);
             }
@@ -90,7 +92,7 @@ impl<K: Kernel> Reclaimer<K> {
         state: Locked,
         worker: &mut Worker,
         chosen: &Chosen,
-        how: How,
+        how: &mut How,
     ) -> (Locked, Captured) {
         let &Chosen {
             run,
@@ -112,8 +114,10 @@ impl<K: Kernel> Reclaimer<K> {
         };
         let from = unit.first().address();
         let rollups = self.member.rollups();
+        // One question is enough for all memory that has to be dropped.
+        how.pinned |= way == WayOut::Copy && self.any_pinned();
         let shifted = match way {
-            WayOut::Copy if self.any_pinned() => Shifted::default(),
+            WayOut::Copy if how.pinned => Shifted::default(),
             WayOut::Copy => self.copy_out(worker, from, address, victims),
             WayOut::Move | WayOut::MoveExecutable => {
                 let _alike = ExecutableBay::protect(self, bay, way == WayOut::MoveExecutable);
@@ -221,6 +225,10 @@ impl<K: Kernel> Reclaimer<K> {
                 }
                 continue;
             };
+            if way == WayOut::Copy && how.pinned {
+                pages.put_aside(unit, due);
+                continue;
+            }
             let held = pages.held(unit, waiter, || self.now());
             let free = victims & !held.all();
             if free == 0 {
@@ -257,6 +265,9 @@ impl<K: Kernel> Reclaimer<K> {
             else {
                 continue;
             };
+            if way == WayOut::Copy && how.pinned {
+                continue;
+            }
             let choice = self.takes(state, (unit, way, victims), how);
             if choice.is_some() {
                 state.pages.takes_own(waiter.thread, page, by_older);

@@ -180,7 +180,7 @@ impl<K: Kernel> Reclaimer<K> {
             state.protection.take_copy();
             let how = How {
                 shared: true,
-                force: false,
+                ..How::default()
             };
             (state, captured) = self.capture(state, worker, waiter, how);
             if captured == Captured::default() {
@@ -193,8 +193,8 @@ impl<K: Kernel> Reclaimer<K> {
         if was_hard {
             // As little as can be of what threads hold.
             let how = How {
-                shared: false,
                 force: true,
+                ..How::default()
             };
             (state, captured) = self.capture(state, worker, waiter, how);
             clean += captured.clean;

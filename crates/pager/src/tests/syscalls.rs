@@ -149,6 +149,22 @@ fn read_only_memory_leaves_by_copy() {
     machine.check();
 }
 
+/// However much of it there is, memory that must stay is in nobody's way: one step passes all of it by.
+#[test]
+fn read_only_memory_that_stays_for_a_pin_holds_up_nothing_else() {
+    let mut machine = Machine::new(1024);
+    let stays: Vec<usize> = (0..48).map(|_| read_only(&mut machine)).collect();
+    let goes = machine.map(UNIT);
+    (0..UNIT).for_each(|i| machine.write(goes + i * PAGE, 1));
+    machine.kernel.pin_for_long(1);
+    machine.reclaim(1);
+    assert_eq!(machine.present(goes, UNIT), 0);
+    for start in stays {
+        assert_eq!(machine.present(start, UNIT), UNIT);
+    }
+    machine.check();
+}
+
 /// The kernel drops no locked page: such a page of read-only memory stays.
 #[test]
 fn read_only_memory_that_was_locked_behind_the_pager_stays() {
