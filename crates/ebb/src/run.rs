@@ -25,6 +25,9 @@ const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 /// Time in which helpers of ended programs may end: they give their memory back, which takes some 0.1 s a
 /// gigabyte.
 const HELPERS: Duration = Duration::from_secs(10);
+/// How often it is seen what processes are left behind; and before, until the process that left them has ended.
+const PACE: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_millis(20);
 
 /// Runs the command, and ends as the program has ended.
 ///
@@ -237,9 +240,10 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inheri
     rustix::stdio::dup2_stderr(&null)?;
     say::leave();
     inherited.close();
-    supervisor.carries_on()?;
+    let mut carries_on = false;
     while supervisor.has_processes() {
-        supervisor.step(Duration::from_secs(1))?;
+        carries_on = carries_on || supervisor.carries_on()?;
+        supervisor.step(if carries_on { PACE } else { SOON })?;
         running.pass_on_to_all(supervisor);
     }
     supervisor.wait_for_helpers(HELPERS, |_, _| ())?;

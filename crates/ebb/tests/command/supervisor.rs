@@ -55,6 +55,8 @@ fn a_tree_whose_program_has_ended_is_found_by_whoever_asks() {
     let said = String::from_utf8(run.stdout).unwrap();
     let (former, orphan) = said.trim().split_once(' ').unwrap();
     let copy = ebb_of(script);
+    // It takes the name over soon.
+    std::thread::sleep(Duration::from_millis(500));
     for pid in [former, &copy, orphan] {
         let top = Command::new(ebb()).args(["top", "--once", pid]).output();
         let top = top.unwrap();

@@ -181,7 +181,8 @@ fn listener(name: &str) -> Option<Peer> {
 fn find(pid: u32) -> Result<OwnedFd, AskError> {
     let users = users_of(pid);
     let names = names();
-    let is_there = Process::open(pid).is_ok();
+    let alive = Process::open(pid).and_then(|process| process.stat());
+    let is_there = alive.is_ok_and(|stat| !stat.is_dead());
     let mut next = Some(pid);
     for generation in 0..GENERATIONS {
         let Some(pid) = next.filter(|&pid| pid > 0) else {

@@ -63,10 +63,13 @@ impl ControlName {
         }
     }
 
-    /// Whether the process that made the name has ended, as far as is known. Its number may be another's by now.
+    /// Whether the process that made the name has ended, as far as is known. Its number may be another's by now, or wait
+    /// for its parent.
     pub fn maker_is_gone(&self) -> bool {
-        let other =
-            |process: Process| self.start_time != 0 && process.start_time() != self.start_time;
-        Process::open(self.pid).map_or(true, other)
+        let Ok(process) = Process::open(self.pid) else {
+            return true;
+        };
+        let is_other = self.start_time != 0 && process.start_time() != self.start_time;
+        is_other || process.stat().is_ok_and(|stat| stat.is_dead())
     }
 }

@@ -468,12 +468,18 @@ impl Supervisor {
         self.guard.leave_stderr();
     }
 
-    /// In a copy of the process that made the socket, which goes on in its place: who connects sees its number.
+    /// In a copy of the process that made the socket, which goes on in its place: who connects sees its number, once the
+    /// other has ended. Until then the name is the other's. Whether it has.
     ///
     /// # Errors
     /// Those of listen(2).
-    pub fn carries_on(&self) -> io::Result<()> {
-        Ok(net::listen(&self.listener, MAX_MEMBERS as i32)?)
+    pub fn carries_on(&self) -> io::Result<bool> {
+        let name = protocol::ControlName::parse(&self.control);
+        let is_ours = name.is_none_or(|name| name.maker_is_gone());
+        if is_ours {
+            net::listen(&self.listener, MAX_MEMBERS as i32)?;
+        }
+        Ok(is_ours)
     }
 
     /// Members and reserved slots at this moment.
