@@ -32,7 +32,7 @@ pub use open::{
     SwapSpec, SwapTarget, active_swaps, open,
 };
 pub use ram::RamStore;
-pub use size::{MAX_SIZE, Size, SizeError, human};
+pub use size::{MAX_SIZE, Size, SizeError, human, human_at_least};
 
 // The system and the engine agree on the size of a page.
 const _: () = assert!(ebb_sys::memory::PAGE == ebb_engine::PAGE_SIZE);

@@ -177,11 +177,21 @@ fn shortest(bytes: u64) -> (u128, u32, &'static str) {
     (bytes, 0, "B")
 }
 
-/// Bytes for people, in the largest unit that fits, with at most one decimal.
+/// Bytes for people, in the largest unit that fits, with at most one decimal; the rest is cut off.
 pub fn human(bytes: u64) -> String {
+    in_tenths(bytes, |tenths, unit| tenths / unit)
+}
+
+/// The same, rounded up: whoever gives the size that it reads as gives so much at least.
+pub fn human_at_least(bytes: u64) -> String {
+    in_tenths(bytes, u128::div_ceil)
+}
+
+/// Bytes with one decimal; `divide` gives ten times the bytes in units.
+fn in_tenths(bytes: u64, divide: fn(u128, u128) -> u128) -> String {
     for (shift, unit) in UNITS {
         if shift > 0 && bytes >> shift > 0 {
-            let tenths = (u128::from(bytes) * 10) >> shift;
+            let tenths = divide(u128::from(bytes) * 10, 1 << shift);
             return match tenths % 10 {
                 0 => format!("{}{unit}", tenths / 10),
                 decimal => format!("{}.{decimal}{unit}", tenths / 10),
@@ -265,6 +275,11 @@ mod tests {
         }
         assert_eq!(Size::Bytes((1 << 30) + 1).to_string(), "1073741825B");
         assert_eq!(human(999), "999 bytes");
+        assert_eq!(human_at_least(999), "999 bytes");
+        let shown = |bytes| [human(bytes), human_at_least(bytes)];
+        assert_eq!(shown(1280 << 20), ["1.2G", "1.3G"]);
+        assert_eq!(shown(3 << 29), ["1.5G", "1.5G"]);
+        assert_eq!(shown((1 << 30) - 1), ["1023.9M", "1024M"]);
     }
 
     /// A text as somebody may write it, near what is right and far from it.
@@ -302,7 +317,16 @@ mod tests {
                 }
                 Err(error) => prop_assert!(error.to_string().contains("size")),
             }
-            let _ = human(whole);
+            let _ = [human(whole), human_at_least(whole)];
+        }
+
+        #[test]
+        fn a_size_that_is_shown_rounded_up_is_enough(bytes in 1024..=MAX_SIZE, fewer in 0u32..34) {
+            let bytes = (bytes >> fewer).max(1024);
+            let Ok(Size::Bytes(read)) = parse(&human_at_least(bytes)) else {
+                panic!("{bytes}");
+            };
+            prop_assert!((bytes..=bytes + bytes / 10 + 1).contains(&read), "{read}");
         }
 
         /// The meaning of a number and a unit, computed in another way.

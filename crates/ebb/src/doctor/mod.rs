@@ -3,6 +3,7 @@
 
 mod advisory;
 mod check;
+mod container;
 mod kernel_swap;
 mod required;
 

@@ -1,6 +1,7 @@
 //! The checks that `ebb run` cannot do without: descriptors, a way to a userfaultfd, and its operations.
 
 use super::check::{Check, Verdict};
+use super::container::Container;
 use super::kernel;
 use ebb_sys::probe;
 use ebb_sys::userfaultfd::{Access, Userfaultfd};
@@ -22,17 +23,10 @@ pub fn required() -> (Vec<Check>, Option<Access>) {
         _ => None,
     };
     let Some(access) = access else {
-        return (
-            vec![
-                descriptors,
-                no_userfaultfd(
-                    &syscall.unwrap_err(),
-                    &device.unwrap_err(),
-                    &Machine::here(),
-                ),
-            ],
-            None,
-        );
+        let (syscall, device) = (syscall.unwrap_err(), device.unwrap_err());
+        let machine = Machine::here(syscall.raw_os_error() == Some(libc::EPERM));
+        let userfaultfd = no_userfaultfd(&syscall, &device, &machine);
+        return (vec![descriptors, userfaultfd], None);
     };
     let shown = |result: &io::Result<_>| match result {
         Ok(_) => "permitted".to_string(),
@@ -72,16 +66,16 @@ pub fn required() -> (Vec<Check>, Option<Access>) {
 /// Facts of the machine on which the fix depends.
 struct Machine {
     gvisor: bool,
-    container: bool,
+    container: Option<Container>,
     user: String,
 }
 
 impl Machine {
-    fn here() -> Self {
-        let there = |file: &&str| std::path::Path::new(file).exists();
+    /// See [`Container::here`].
+    fn here(refused: bool) -> Self {
         Self {
             gvisor: read_to_string("/proc/version").is_ok_and(|text| text.contains("gVisor")),
-            container: ["/.dockerenv", "/run/.containerenv"].iter().any(there),
+            container: Container::here(refused),
             user: user_name(rustix::process::getuid().as_raw()),
         }
     }
@@ -103,11 +97,13 @@ fn user_name(uid: u32) -> String {
 fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) -> Check {
     let user = &machine.user;
     let no_device = device.kind() == io::ErrorKind::NotFound;
+    // A device that a container has, and its cgroup does not allow, is refused with EPERM.
+    let closed = no_device || device.raw_os_error() == Some(libc::EPERM);
     let fix = if machine.gvisor {
         "gVisor has no userfaultfd: run the container with the runc runtime".into()
-    } else if machine.container && no_device {
-        "start the container with `--device /dev/userfaultfd` (its seccomp profile blocks the system call, not the device)".into()
-    } else if machine.container && device.raw_os_error() == Some(libc::EACCES) {
+    } else if let Some(container) = machine.container.filter(|_| closed) {
+        container.fix().into()
+    } else if machine.container.is_some() && device.raw_os_error() == Some(libc::EACCES) {
         // The device there is a new node: with the mode and owner of the host's, and no ACL.
         "on the host: `chmod 666 /dev/userfaultfd`, for good a udev rule with MODE=\"0666\"; then start the container again, or run as its root".into()
     } else if syscall.raw_os_error() == Some(libc::ENOSYS) && no_device {
@@ -166,13 +162,14 @@ mod tests {
     fn the_refusal_names_a_fix_for_each_kind_of_machine() {
         let plain = || Machine {
             gvisor: false,
-            container: false,
+            container: None,
             user: "someone".into(),
         };
-        let container = || Machine {
-            container: true,
+        let within = |container| Machine {
+            container: Some(container),
             ..plain()
         };
+        let container = || within(Container::Engine);
         let gvisor = Machine {
             gvisor: true,
             ..container()
@@ -195,6 +192,24 @@ mod tests {
                 libc::ENOENT,
                 container(),
                 "--device /dev/userfaultfd",
+            ),
+            (
+                libc::EPERM,
+                libc::EPERM,
+                container(),
+                "--device /dev/userfaultfd",
+            ),
+            (
+                libc::EPERM,
+                libc::ENOENT,
+                within(Container::Kubernetes),
+                "examples/kubernetes",
+            ),
+            (
+                libc::EPERM,
+                libc::EPERM,
+                within(Container::Other),
+                "lxc.cgroup2.devices.allow",
             ),
             (
                 libc::EPERM,

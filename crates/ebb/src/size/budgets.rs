@@ -16,7 +16,7 @@
 //! for 2/3 as many, without it. Both are a tenth further. The guess between takes half of what `factor` adds.
 
 use ebb_engine::PAGE_SIZE;
-use ebb_stores::human;
+use ebb_stores::{human, human_at_least};
 use ebb_tree::{StatsShown, start_threshold};
 use std::time::Duration;
 
@@ -35,6 +35,16 @@ pub struct Row {
     pub waited: Duration,
     /// Flag: nothing would be paged.
     pub fits: bool,
+}
+
+impl Row {
+    /// The budget for people: they give what they read, so one in which all fits is rounded up.
+    pub fn budget(&self) -> String {
+        match self.fits {
+            true => human_at_least(self.bytes),
+            false => human(self.bytes),
+        }
+    }
 }
 
 /// From the end of a bucket of distances to its middle.
@@ -95,9 +105,10 @@ pub fn rows(stats: &StatsShown, ran: Duration, factor: f64) -> Vec<Row> {
         let step = (fitting - had) / STEPS;
         rows.extend((1..STEPS).map(|i| guess.row(round(had + i * step))));
         rows.retain(|row| row.bytes < fitting);
+        // Guesses that read as the row before them. The last row is no guess: it stays.
+        rows.dedup_by_key(|row| row.budget());
         rows.push(guess.fitting(fitting));
     }
-    rows.dedup_by_key(|row| human(row.bytes));
     rows
 }
 
@@ -190,6 +201,7 @@ impl<'a> Guess<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_stores::Size;
     use ebb_tree::{FaultsShown, MoreShown};
 
     fn stats(paged: bool, more: &[(u64, u64)]) -> StatsShown {
@@ -239,6 +251,26 @@ mod tests {
             (quarter.time.as_secs_f64() - (30.0 - 9.0 / 8.0)).abs() < 0.01,
             "{quarter:?}"
         );
+    }
+
+    #[test]
+    fn the_row_without_paging_stays_beside_a_guess_that_reads_alike() {
+        let mut stats = stats(true, &[(150, 8_000_000_000)]);
+        let ran = Duration::from_secs(30);
+        for had in (1024..2048).map(|mib| mib << 20) {
+            (stats.budget_bytes, stats.peak_had_bytes) = (had / 8 * 7, had);
+            let rows = rows(&stats, ran, 1.25);
+            let (first, last) = (rows[0], rows[rows.len() - 1]);
+            assert_eq!((first.bytes, first.time), (had / 8 * 7, ran));
+            assert_eq!((last.bytes, last.fits), (without_paging(had), true));
+            let enough: Size = last.budget().parse().unwrap();
+            assert!(enough.of(0) >= last.bytes, "{had}: {last:?}");
+            let mut texts: Vec<_> = rows.iter().map(Row::budget).collect();
+            texts.dedup();
+            assert_eq!(texts.len(), rows.len(), "{had}");
+        }
+        // Cut, a guess of 1248 MiB and the row without paging would both read 1.2G.
+        assert_eq!(human(without_paging(1126 << 20)), human(1248 << 20));
     }
 
     #[test]

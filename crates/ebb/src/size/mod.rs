@@ -33,6 +33,8 @@ const FIRST: u64 = 64 << 20;
 /// How often the budget follows the program.
 const FOLLOW: Duration = Duration::from_millis(100);
 const LEAST: Duration = Duration::from_millis(1);
+/// How long the end of a program that runs already may go unnoticed: windows are longer.
+const STEP: Duration = Duration::from_secs(1);
 
 /// Runs a program, or looks at one that runs, and says how much memory it needs.
 ///
@@ -52,15 +54,27 @@ pub fn size(args: SizeArgs) -> Result<ExitCode> {
 
 /// A program of a tree that runs: what is known after each window, until the last one or its end.
 fn running(pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
-    let mut stats = stats_of(pid)?;
+    let first = stats_of(pid)?;
     let factor = factor();
-    let mut watch = Watch::new(interval);
+    follow(first, Watch::new(interval), factor, &mut form, || {
+        stats_of(pid)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reports from the figures that `ask` gets. Its error is the end of the watch: the last figures are written then, too.
+fn follow(
+    mut stats: StatsShown,
+    mut watch: Watch,
+    factor: f64,
+    form: &mut Form,
+    ask: impl Fn() -> Result<StatsShown>,
+) -> Result<()> {
     let mut is_written = false;
     while let Some(wait) = watch.due_in() {
-        thread::sleep(wait);
-        // Its end is the end of the watch.
-        let Ok(next) = stats_of(pid) else { break };
-        stats = next;
+        thread::sleep(wait.clamp(LEAST, STEP));
+        let Ok(next) = ask() else { break };
+        (stats, is_written) = (next, false);
         if watch.look(&members(&stats)) {
             let report = Report::of(&stats, ran(&stats), factor, watch.touches());
             is_written = form.write_so_far(&report)?;
@@ -69,7 +83,7 @@ fn running(pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
     if !is_written {
         form.write(&Report::of(&stats, ran(&stats), factor, watch.touches()))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// See [`cost`]. Without the trial the waits count as they were measured.
@@ -186,4 +200,60 @@ fn raise(bytes: u64) -> Result<String> {
         ..LimitChange::default()
     };
     ask(std::process::id(), &Request::Limit(change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Verb};
+    use anyhow::bail;
+    use clap::Parser;
+    use ebb_tree::MemberShown;
+    use std::cell::Cell;
+    use std::fs;
+    use std::time::Instant;
+
+    /// The second window lasts 2 seconds, the third 12.
+    #[test]
+    fn a_program_that_ends_within_a_window_is_told_of_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report");
+        let words = ["ebb", "size", "1", "-o", path.to_str().unwrap()];
+        let Verb::Size(args) = Cli::parse_from(words).verb else {
+            panic!("another verb");
+        };
+        let mut form = Form::new(&args).unwrap();
+        let start = Instant::now();
+        let asked = Cell::new(0);
+        // The first figures, those at which bits are cleared, of the first window, and a second later.
+        let ask = || {
+            asked.set(asked.get() + 1);
+            if asked.get() > 4 {
+                bail!("it has ended");
+            }
+            Ok(StatsShown {
+                peak_had_bytes: asked.get() << 20,
+                members: vec![us()],
+                ..StatsShown::default()
+            })
+        };
+        let watch = Watch::new(Duration::from_millis(200));
+        follow(ask().unwrap(), watch, 1.0, &mut form, ask).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(8));
+        let reports = fs::read_to_string(path).unwrap();
+        assert!(reports.contains("The programs had 4M"), "{reports}");
+    }
+
+    fn us() -> MemberShown {
+        MemberShown {
+            pid: std::process::id(),
+            name: "us".into(),
+            used_bytes: 0,
+            pool_bytes: 0,
+            faults: [].into(),
+            waited_ns: 0,
+            some_ns: 0,
+            full_ns: 0,
+        }
+    }
 }

@@ -2,7 +2,6 @@
 
 use super::budgets::Row;
 use crate::figures::seconds;
-use ebb_stores::human;
 use std::time::Duration;
 
 const WIDTH: f64 = 560.0;
@@ -56,8 +55,7 @@ fn label(x: f64, y: f64, anchor: &str, text: &str) -> String {
 pub fn picture(rows: &[Row]) -> String {
     let scale = Scale::of(rows);
     let budgets = rows.iter().step_by(2);
-    let budgets =
-        budgets.map(|row| label(scale.x(row), BOTTOM + 18.0, "middle", &human(row.bytes)));
+    let budgets = budgets.map(|row| label(scale.x(row), BOTTOM + 18.0, "middle", &row.budget()));
     let times = [0.0, 0.5, 1.0].map(|part| Duration::from_secs_f64(scale.longest * part));
     let times = times.map(|time| label(LEFT - 6.0, scale.y(time) + 4.0, "end", &seconds(time)));
     format!(

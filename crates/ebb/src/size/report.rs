@@ -78,7 +78,7 @@ impl Report {
                 (_, false) => "",
             };
             let (time, waited) = (seconds(row.time), seconds(row.waited));
-            vec![human(row.bytes), time, from, to, waited, note.into()]
+            vec![row.budget(), time, from, to, waited, note.into()]
         });
         let heading = ["MEMORY", "TIME", "FROM", "TO", "WAITED", ""];
         table::write(&mut out, Alignment::Right, &heading, rows)?;

@@ -20,7 +20,6 @@ use crate::cli::TopArgs;
 use crate::late_file::LateFile;
 use crate::say;
 use anyhow::{Context, Result, bail};
-use ebb_stores::human;
 use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
 use sample::Sample;
 use state::{State, Step};
@@ -112,19 +111,7 @@ impl Source {
         }
         match args.pid {
             Some(pid) => Ok(Self::tree(pid)),
-            None => only_tree()?.with_context(|| {
-                let shown = trees::list().into_iter().map(|tree| {
-                    let of = tree
-                        .figures
-                        .map(|(used, budget, _)| format!("{} of {}", human(used), human(budget)));
-                    let of = of.unwrap_or_else(|| "it does not answer".into());
-                    format!("\n     ebb top {:<8} {of:<20} {}", tree.pid, tree.command)
-                });
-                format!(
-                    "several trees run, choose one:{}",
-                    shown.collect::<String>()
-                )
-            }),
+            None => only_tree()?.with_context(|| trees::choices(&trees::list())),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::sample::{Rates, Sample, read, record};
 use super::state::{Order, State, Step};
-use super::trees::{Choice, List, Tree};
+use super::trees::{Choice, List, Tree, choices, command_line};
 use super::*;
 use ebb_tree::{CellShown, DeviceShown, FaultsShown, MemberShown, PoolShown, StatsShown};
 use ratatui::Frame;
@@ -275,6 +275,29 @@ fn a_tree_is_chosen_from_the_list() {
     assert!(drawn(&list).contains("no `ebb run` of yours"));
     assert_eq!(list.key(KeyCode::Enter), Choice::Open);
     assert_eq!(list.key(KeyCode::Char('q')), Choice::Quit);
+}
+
+/// Another user chose the command line that root reads.
+#[test]
+fn a_command_line_is_no_command_to_the_terminal() {
+    let long = "é".repeat(70);
+    let words = format!("ebb\0run\0\x1b]0;mine\x07\nebb: all is well\r\u{9b}2J\0{long}\0");
+    let command = command_line(words.as_bytes());
+    let harmless = "ebb run ?]0;mine??ebb: all is well??2J ";
+    assert_eq!(command, format!("{harmless}{long}"));
+    assert_eq!(command_line(b"\xff\0\0"), "\u{fffd}");
+    let tree = |pid, command| Tree {
+        pid,
+        command,
+        figures: None,
+        paged: false,
+    };
+    let message = choices(&[tree(7, command), tree(8, "ebb run true".into())]);
+    let lines: Vec<_> = message.lines().collect();
+    assert_eq!(lines.len(), 3, "{message}");
+    let cut = format!("{harmless}{}...", "é".repeat(60 - harmless.len()));
+    assert!(lines[1].ends_with(&format!(" {cut}")), "{message}");
+    assert!(lines[2].ends_with(" ebb run true"), "{message}");
 }
 
 /// A recording of an older version has fewer figures.

@@ -14,6 +14,9 @@ use ratatui::widgets::{Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 use std::time::Duration;
 
+/// The most characters of a command line in a message.
+const LONGEST: usize = 60;
+
 /// A tree in the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tree {
@@ -35,7 +38,6 @@ pub fn list() -> Vec<Tree> {
 
 fn tree(pid: u32) -> Tree {
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let command = String::from_utf8_lossy(&command).replace('\0', " ");
     // To wait for each tree that is stopped would hold the terminal.
     let figures = || Figures::ask(pid)?.within(PATIENCE);
     let stats = match ebb_tree::is_stopped(pid) {
@@ -44,11 +46,42 @@ fn tree(pid: u32) -> Tree {
     };
     Tree {
         pid,
-        command: command.trim_end().to_owned(),
+        command: command_line(&command),
         figures: stats
             .as_ref()
             .map(|s| (s.used_bytes, s.budget_bytes, s.members.len())),
         paged: stats.is_some_and(|s| s.paged),
+    }
+}
+
+/// A command line as `/proc` has it, for terminals. Another user chose it: control characters are replaced.
+pub fn command_line(words: &[u8]) -> String {
+    let words = String::from_utf8_lossy(words).replace('\0', " ");
+    let shown = words.trim_end().chars();
+    shown
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+/// What to write on the command line, where several trees run.
+pub fn choices(trees: &[Tree]) -> String {
+    let line = |tree: &Tree| {
+        let of = tree
+            .figures
+            .map(|(used, budget, _)| format!("{} of {}", human(used), human(budget)));
+        let of = of.unwrap_or_else(|| "it does not answer".into());
+        let (pid, command) = (tree.pid, cut(&tree.command));
+        format!("\n     ebb top {pid:<8} {of:<20} {command}")
+    };
+    let lines: String = trees.iter().map(line).collect();
+    format!("several trees run, choose one:{lines}")
+}
+
+/// The beginning of a command line.
+fn cut(command: &str) -> String {
+    match command.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &command[..end]),
+        None => command.to_owned(),
     }
 }
 
