@@ -53,7 +53,7 @@ impl AllowedSkips {
             ),
             ("kernel swap", !kernel_swap::in_use()),
             ("userfaultfd", lacks("userfaultfd") || lacks("move")),
-            ("io_uring", lacks("io_uring")),
+            ("io_uring", number("kernel/io_uring_disabled") != Some(0)),
             // Of a user who may not lock memory without bounds.
             ("registered buffers", !root),
             ("version 1", !cgroup::is_v1()),

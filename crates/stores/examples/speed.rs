@@ -1,5 +1,5 @@
 //! The speed of a swap device. It prints MB/s, transfers per second and latency of batches of 1, 8 and 64
-//! pages at random slots, io_uring against pread/pwrite, encrypted and not.
+//! pages at random slots, in batches and one after the other, encrypted and not.
 //!
 //! `cargo run -p ebb-stores --release --example speed [SPEC] [SECONDS]`; SPEC is a swap spec
 //! (default: a private file of 1G), SECONDS the time each row takes (default 1).
@@ -57,16 +57,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         for pages in [1, 8, 64] {
             for (store, kind) in [(&*file as &dyn Store, "no"), (&encrypted, "yes")] {
-                for ring in [true, false] {
-                    file.set_use_ring(ring);
-                    let label = if ring { "io_uring" } else { "pread" };
+                for at_once in [true, false] {
+                    file.set_batches(at_once);
+                    let label = if at_once { "batch" } else { "pread" };
                     measure(store, label, kind, work, write, pages, span, limit);
                 }
             }
         }
     }
-    if let Some(errno) = file.ring_refusal() {
-        println!("note: io_uring is refused here ({errno}): both rows are pread");
+    if let Some(errno) = file.refusal() {
+        println!("note: asynchronous transfers are refused here ({errno}): both rows are pread");
     }
     cipher(keys, limit);
     Ok(())

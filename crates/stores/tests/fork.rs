@@ -41,23 +41,19 @@ fn rings_of_reads() -> usize {
     maps.lines().filter(|line| line.contains("[aio]")).count()
 }
 
-/// The child's part. The parent's ring and descriptor numbers, which the child may not touch.
-fn child(device: &Device, again: OwnedFd, numbers: [i32; 2]) -> bool {
+/// The child's part. The number of the parent's descriptor, which the child may not touch.
+fn child(device: &Device, again: OwnedFd, number: i32) -> bool {
     // As in a process whose private descriptors did not come along: their numbers are now
     // something else's.
-    for number in numbers {
-        // SAFETY: the numbers are the parent's store's and ring's, which nobody else here owns.
-        unsafe { libc::dup2(2, number) };
-    }
+    // SAFETY: the number is the parent's store's, which nobody else here owns.
+    unsafe { libc::dup2(2, number) };
     device.file.reattach(again).is_ok()
         && rings_of_reads() == 0
         && holds(&*device.store, 0, 1)
         && write(&*device.store, 1000, 2)
         && holds(&*device.store, 1000, 2)
-        && numbers.iter().all(|number| {
-            // SAFETY: asks about a descriptor number only.
-            unsafe { libc::fcntl(*number, libc::F_GETFD) >= 0 }
-        })
+        // SAFETY: asks about a descriptor number only.
+        && unsafe { libc::fcntl(number, libc::F_GETFD) >= 0 }
 }
 
 /// With a thread that watches for the end of its reads, in rings of their own, too. One after the other: a child has
@@ -92,25 +88,13 @@ fn go_on_apart(is_direct: bool) {
     if is_direct && rings_of_reads() == 0 {
         println!("skipped in part: no asynchronous reads");
     }
-    let ring = std::fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let link = std::fs::read_link(entry.path()).ok()?;
-            link.to_string_lossy().contains("io_uring").then_some(())?;
-            entry.file_name().to_str()?.parse().ok()
-        })
-        .next();
-    if ring.is_none() {
-        eprintln!("without io_uring: {:?}", device.file.ring_refusal());
-    }
     // SAFETY: the child only transfers pages and exits; it takes no lock that another thread
     // of this process may hold.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: ends the child should anything hang.
         unsafe { libc::alarm(20) };
-        let good = child(&device, again, [number, ring.unwrap_or(number)]);
+        let good = child(&device, again, number);
         // SAFETY: leaves at once, running none of the parent's destructors.
         unsafe { libc::_exit(if good { 0 } else { 1 }) };
     }

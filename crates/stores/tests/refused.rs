@@ -1,12 +1,12 @@
-//! The file store where the kernel refuses io_uring, as in many containers.
+//! The file store where the kernel refuses asynchronous transfers, as in some containers.
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{ReadOp, Store, WriteOp};
 use ebb_stores::{Facts, FileStore};
 use rustix::io::Errno;
 
-/// Refuses io_uring_setup to this thread with EPERM, as container profiles do.
-fn forbid_io_uring() -> std::io::Result<()> {
+/// Refuses io_setup to this thread with EPERM, as container profiles do.
+fn forbid_io_setup() -> std::io::Result<()> {
     let filter = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
         code: code as u16,
         jt,
@@ -20,7 +20,7 @@ fn forbid_io_uring() -> std::io::Result<()> {
             libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
             0,
             1,
-            libc::SYS_io_uring_setup as u32,
+            libc::SYS_io_setup as u32,
         ),
         filter(
             libc::BPF_RET | libc::BPF_K,
@@ -52,7 +52,7 @@ fn reads_and_writes_take_over_and_the_reason_is_kept() {
     let store = FileStore::from_fd(file.into(), Facts::new(64));
     // The filter holds for the thread that asks for it alone.
     let worker = std::thread::spawn(move || {
-        if let Err(error) = forbid_io_uring() {
+        if let Err(error) = forbid_io_setup() {
             eprintln!("skipped: no seccomp filter: {error}");
             return;
         }
@@ -68,7 +68,7 @@ fn reads_and_writes_take_over_and_the_reason_is_kept() {
             store.write(&ops, &mut results);
             assert_eq!(results, [Ok(()); 16]);
         }
-        assert_eq!(store.ring_refusal(), Some(Errno::PERM));
+        assert_eq!(store.refusal(), Some(Errno::PERM));
         let mut back = vec![[0; PAGE_SIZE]; 16];
         let mut ops: Vec<_> = back
             .iter_mut()

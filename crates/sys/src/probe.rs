@@ -4,7 +4,7 @@
 //! answers `Ok` or the error of the system call; its caller says what follows from it.
 
 use crate::Errno;
-use crate::io::ring::{Read, Ring};
+use crate::io::transfers::{Read, Transfers};
 use crate::kernel::raw;
 use crate::memory::pagemap::PageMapFile;
 use crate::memory::userfaultfd::{Access, MODE_MISSING, MODE_WRITE_PROTECT, Userfaultfd, feature};
@@ -12,6 +12,7 @@ use crate::memory::{self, PAGE};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::time::Duration;
 
 /// Private anonymous memory, unmapped when dropped.
 struct Pages {
@@ -127,12 +128,12 @@ pub fn process_madvise_works() -> io::Result<()> {
     arrived(dropped == pages.len && pages.read(0) == 0)
 }
 
-/// Sets up the io_uring that swap files use, and reads a few bytes through it.
+/// Reads a few bytes asynchronously, as swap files are read.
 ///
 /// # Errors
-/// ENOSYS or EPERM where it is compiled out, disabled by sysctl or filtered.
-pub fn io_uring_works() -> io::Result<()> {
-    let mut ring = Ring::new(2)?;
+/// ENOSYS or EPERM where that is compiled out or filtered; EAGAIN where the system has too many requests.
+pub fn asynchronous_reads_work() -> io::Result<()> {
+    let mut transfers = Transfers::new()?;
     let file = std::fs::File::open("/proc/self/exe")?;
     let mut bytes = [0; 4];
     let mut read = [Read {
@@ -140,7 +141,7 @@ pub fn io_uring_works() -> io::Result<()> {
         data: &mut [io::IoSliceMut::new(&mut bytes)],
         result: Err(rustix::io::Errno::IO),
     }];
-    ring.read(file.as_fd(), &mut read)?;
+    transfers.read(file.as_fd(), &mut read, Duration::ZERO)?;
     let result = read[0].result;
     if result? == bytes.len() && bytes == *b"\x7fELF" {
         Ok(())

@@ -26,13 +26,16 @@ pub fn advisory(access: Option<Access>) -> Vec<Check> {
             ),
         });
     }
-    checks.push(match probe::io_uring_works() {
-        Ok(()) => Check::ok("io_uring", "swap files are read and written in batches"),
+    checks.push(match probe::asynchronous_reads_work() {
+        Ok(()) => Check::ok(
+            "asynchronous transfers",
+            "swap files are read and written in batches",
+        ),
         Err(error) => Check::not(
-            "io_uring",
+            "asynchronous transfers",
             Verdict::Limited,
-            format!("{error}: swap files are read and written with pread and pwrite"),
-            "`sysctl -w kernel.io_uring_disabled=0`, or allow io_uring in the container's seccomp profile",
+            format!("{error}: swap files are read and written one transfer after the other"),
+            "`sysctl -w fs.aio-max-nr=1048576`, or allow io_setup and its kin in the container's seccomp profile",
         ),
     });
     checks.push(swap_file());

@@ -1,5 +1,5 @@
 //! The cost of a folio whose slots lie apart: written and read as several runs of slots, and as one run,
-//! on a real file. The file is set up as `ebb run` does it: O_DIRECT where available, io_uring,
+//! on a real file. The file is set up as `ebb run` does it: O_DIRECT where available, asynchronous transfers,
 //! encryption.
 //!
 //! A folio goes out in one batch, and comes in in one: all its runs are in flight at a time. The last
@@ -225,9 +225,10 @@ fn report(options: &Options, costs: &[[Vec<Cost>; 2]], device: &Device) -> Repor
         } else {
             "through the page cache"
         },
-        match device.file.ring_refusal() {
-            None => "several runs through io_uring".to_owned(),
-            Some(errno) => format!("one run after the other, as io_uring is refused ({errno})"),
+        match device.file.refusal() {
+            None => "several runs at once".to_owned(),
+            Some(errno) =>
+                format!("one run after the other, as asynchronous transfers are refused ({errno})"),
         }
     ));
     report.note("medians of rounds, percents of one run those of the same round; cpu: of the thread that transfers, with what the kernel does in it");
@@ -251,8 +252,8 @@ mod tests {
         let report = run(&options).expect("a file can be made");
         println!("{}", report.text());
         assert_eq!(report.rows().count(), 6);
-        if report.text().contains("io_uring is refused") {
-            return println!("skipped: without io_uring each run is a transfer");
+        if report.text().contains("are refused") {
+            return println!("skipped: no asynchronous reads");
         }
         for row in report.rows() {
             let percent = row["cpu_percent_of_one_run"].as_f64().unwrap();

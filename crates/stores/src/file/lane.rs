@@ -1,12 +1,10 @@
-//! Lanes: a bounce buffer and an io_uring, taken by one thread at a time.
+//! Lanes: a bounce buffer and asynchronous transfers, taken by one thread at a time.
 
 use super::FileStore;
 use super::on_demand::OnDemand;
-use crate::transfer::batch::PIECES;
 use crate::transfer::bounce::{Bounce, StackPage};
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::ring::Ring;
-use ebb_sys::watched_read::WatchedReader;
+use ebb_sys::transfers::Transfers;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,19 +19,15 @@ pub const BOUNCE_PAGES: usize = 64;
 /// A lane.
 pub struct Lane {
     pub bounce: Bounce,
-    /// An io_uring, made when the lane first has a batch for it.
-    pub ring: OnDemand<Ring>,
-    /// A reader whose reads are watched, made when the lane first has one.
-    pub watched: OnDemand<WatchedReader>,
+    /// Asynchronous transfers, made when the lane first has a batch for them, or a read to watch for.
+    pub transfers: OnDemand<Transfers>,
 }
 
 impl Lane {
-    /// Frees buffer and ring, if no transfer has used the lane since the last call. Not the reader: it has a page or
-    /// two, and the kernel takes tens of milliseconds to end it.
+    /// Frees the buffer, if no transfer has used the lane since the last call. Not what asynchronous transfers have: it
+    /// is a page or two, and the kernel takes tens of milliseconds to end it.
     pub fn free_idle(&mut self) {
-        if self.bounce.free_idle() && self.ring.made().is_some() {
-            self.ring = OnDemand::Untried;
-        }
+        self.bounce.free_idle();
     }
 }
 
@@ -41,8 +35,7 @@ impl Lane {
 pub struct Mover<'a> {
     pub fd: BorrowedFd<'a>,
     pub bounce: &'a mut [u8],
-    pub ring: Option<&'a mut OnDemand<Ring>>,
-    pub watched: Option<&'a mut OnDemand<WatchedReader>>,
+    pub transfers: Option<&'a mut OnDemand<Transfers>>,
     /// The time for which the thread watches for a read.
     pub patience: Duration,
 }
@@ -65,60 +58,52 @@ impl FileStore {
         let fd = fd.as_fd();
         match self.lane() {
             Some(mut lane) => {
-                let Lane {
-                    bounce,
-                    ring,
-                    watched,
-                } = &mut *lane;
+                let Lane { bounce, transfers } = &mut *lane;
                 f(&mut Mover {
                     fd,
                     bounce: bounce.get(),
-                    ring: self.use_ring.load(Relaxed).then_some(ring),
-                    watched: Some(watched),
+                    transfers: self.batches.load(Relaxed).then_some(transfers),
                     patience: Duration::ZERO,
                 });
             }
             None => f(&mut Mover {
                 fd,
                 bounce: &mut StackPage([0; PAGE_SIZE]).0,
-                ring: None,
-                watched: None,
+                transfers: None,
                 patience: Duration::ZERO,
             }),
         }
     }
 
-    /// Lets `f` move `runs` runs through the ring. False: it did not, or not all of them.
-    /// A single run is not worth the ring: one system call moves it either way.
-    pub(super) fn through_ring(
+    /// Lets `f` move several runs at once. False: it did not, or not all of them.
+    pub(super) fn at_once(
         &self,
-        ring: Option<&mut OnDemand<Ring>>,
-        runs: usize,
-        f: impl FnOnce(&mut Ring) -> Result<(), Errno>,
+        transfers: Option<&mut OnDemand<Transfers>>,
+        f: impl FnOnce(&mut Transfers) -> Result<(), Errno>,
     ) -> bool {
-        let Some(ring) = ring.filter(|_| runs > 1) else {
+        let Some(transfers) = transfers else {
             return false;
         };
         let make = || {
-            let made = Ring::new(PIECES as u32);
-            made.inspect_err(|errno| self.ring_refused(*errno)).ok()
+            let made = Transfers::new();
+            made.inspect_err(|errno| self.refused(errno.0)).ok()
         };
-        let Some(ready) = ring.get(make) else {
+        let Some(ready) = transfers.get(make) else {
             return false;
         };
         match f(ready) {
             Ok(()) => true,
             // Short of memory now: this batch goes the other way.
-            Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => false,
+            Err(Errno::AGAIN) => false,
             Err(errno) => {
-                self.ring_refused(errno);
-                *ring = OnDemand::Refused;
+                self.refused(errno.raw_os_error());
+                *transfers = OnDemand::Refused;
                 false
             }
         }
     }
 
-    fn ring_refused(&self, errno: Errno) {
-        self.ring_refusal.store(errno.raw_os_error(), Relaxed);
+    fn refused(&self, errno: i32) {
+        self.refusal.store(errno, Relaxed);
     }
 }

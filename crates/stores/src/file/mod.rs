@@ -1,6 +1,6 @@
 //! A file or block device as a store.
 //!
-//! Transfers take a *lane*: a bounce buffer (and, where it is allowed, an io_uring) behind a
+//! Transfers take a *lane*: a bounce buffer (and, where they are allowed, asynchronous transfers) behind a
 //! lock that is only ever tried, never waited for. So no thread waits for another's
 //! transfer; one that finds every lane taken moves its pages through a page on its own
 //! stack. Nothing is allocated after the store was made.
@@ -60,8 +60,8 @@ pub struct FileStore {
     /// Flag: a descriptor that only reads is in the place of one that wrote.
     writes_no_more: AtomicBool,
     last_errno: AtomicI32,
-    use_ring: AtomicBool,
-    ring_refusal: AtomicI32,
+    batches: AtomicBool,
+    refusal: AtomicI32,
 }
 
 /// A transfer was in flight at the fork, so the copy cannot be used.
@@ -88,8 +88,7 @@ impl FileStore {
             lanes: std::array::from_fn(|_| {
                 Mutex::new(Lane {
                     bounce: Bounce::new(BOUNCE_PAGES),
-                    ring: OnDemand::Untried,
-                    watched: OnDemand::Untried,
+                    transfers: OnDemand::Untried,
                 })
             }),
             ahead: ReadAhead::new(),
@@ -99,8 +98,8 @@ impl FileStore {
             reach,
             discards: AtomicBool::new(facts.wants_discard),
             last_errno: AtomicI32::new(0),
-            use_ring: AtomicBool::new(true),
-            ring_refusal: AtomicI32::new(0),
+            batches: AtomicBool::new(true),
+            refusal: AtomicI32::new(0),
         }
     }
 
@@ -109,11 +108,8 @@ impl FileStore {
     pub fn reattach(&self, fd: OwnedFd) -> Result<(), InUse> {
         for lane in &self.lanes {
             let mut lane = lane.try_lock().map_err(|_| InUse)?;
-            if let Some(ring) = lane.ring.take() {
-                ring.abandon();
-            }
-            if let Some(reader) = lane.watched.take() {
-                reader.abandon();
+            if let Some(transfers) = lane.transfers.take() {
+                transfers.abandon();
             }
         }
         if !self.ahead.abandon() {
@@ -157,17 +153,17 @@ impl FileStore {
         }
     }
 
-    /// Why io_uring is not used, or none if it is (or no batch has needed it yet).
-    pub fn ring_refusal(&self) -> Option<Errno> {
-        match self.ring_refusal.load(Relaxed) {
+    /// Why transfers are not asynchronous, or none if they are (or none had to be yet).
+    pub fn refusal(&self) -> Option<Errno> {
+        match self.refusal.load(Relaxed) {
             0 => None,
             code => Some(Errno::from_raw_os_error(code)),
         }
     }
 
-    /// Whether batches go through io_uring where it is allowed; on at first.
-    pub fn set_use_ring(&self, on: bool) {
-        self.use_ring.store(on, Relaxed);
+    /// Whether the transfers of a batch are in flight at once where that is allowed; on at first.
+    pub fn set_batches(&self, on: bool) {
+        self.batches.store(on, Relaxed);
     }
 
     /// Whether a thread that gives way to every other may watch for the end of its reads; on at first.

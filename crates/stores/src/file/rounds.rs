@@ -1,11 +1,11 @@
-//! Moving a round of a batch: through the io_uring, or run by run.
+//! Moving a round of a batch: all runs at once, or one after the other.
 
 use super::FileStore;
 use super::lane::Mover;
 use crate::transfer::batch::{PIECES, Piece, Round, Run};
 use ebb_engine::env::{IoError, ReadOp, WriteOp};
-use ebb_sys::block_device;
-use ebb_sys::ring::{Read, Write};
+use ebb_sys::transfers::{Read, Write};
+use ebb_sys::{block_device, clock};
 use rustix::fd::BorrowedFd;
 use rustix::fs::Advice;
 use rustix::io::Errno;
@@ -35,7 +35,10 @@ impl FileStore {
         results: &mut [Result<(), IoError>],
     ) {
         let Mover {
-            fd, bounce, ring, ..
+            fd,
+            bounce,
+            transfers,
+            ..
         } = mover;
         let fd = *fd;
         for piece in round.pieces() {
@@ -51,7 +54,9 @@ impl FileStore {
             });
         }
         let mut moved = [Err(Errno::IO); PIECES];
-        let rung = self.through_ring(ring.as_deref_mut(), round.runs().len(), |ring| {
+        // One run takes one system call either way.
+        let transfers = transfers.as_deref_mut().filter(|_| round.runs().len() > 1);
+        let all = self.at_once(transfers, |transfers| {
             let mut batch: [Write<'_>; PIECES] = std::array::from_fn(|i| {
                 let run = round.runs().get(i).copied().unwrap_or_default();
                 Write {
@@ -61,13 +66,13 @@ impl FileStore {
                 }
             });
             let batch = &mut batch[..round.runs().len()];
-            ring.write(fd, batch)?;
+            transfers.write(fd, batch)?;
             for (moved, write) in moved.iter_mut().zip(batch) {
                 *moved = write.result;
             }
             Ok(())
         });
-        if !rung {
+        if !all {
             for (run, moved) in round.runs().iter().zip(&mut moved) {
                 *moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
             }
@@ -116,11 +121,10 @@ impl FileStore {
         let Mover {
             fd,
             bounce,
-            ring,
-            watched,
+            transfers,
             patience,
         } = mover;
-        let fd = *fd;
+        let (fd, patience) = (*fd, *patience);
         let mut moved = [Err(Errno::IO); PIECES];
         {
             let mut segments: [IoSliceMut<'_>; PIECES] =
@@ -138,7 +142,9 @@ impl FileStore {
                     }
                 });
             }
-            let rung = self.through_ring(ring.as_deref_mut(), round.runs().len(), |ring| {
+            let wanted = round.runs().len() > 1 || !patience.is_zero();
+            let begun = clock::monotonic_ns();
+            let all = self.at_once(transfers.as_deref_mut().filter(|_| wanted), |transfers| {
                 let mut left = &mut segments[..];
                 let mut batch: [Read<'_, '_>; PIECES] = std::array::from_fn(|i| {
                     let run = round.runs().get(i).copied().unwrap_or_default();
@@ -151,17 +157,18 @@ impl FileStore {
                     }
                 });
                 let batch = &mut batch[..round.runs().len()];
-                ring.read(fd, batch)?;
+                transfers.read(fd, batch, patience)?;
                 for (moved, read) in moved.iter_mut().zip(batch) {
                     *moved = read.result;
                 }
                 Ok(())
             });
-            if !rung {
-                for (run, moved) in round.runs().iter().zip(&mut moved) {
-                    let segments = &mut segments[run.pieces()];
-                    let reader = (watched.as_deref_mut(), *patience);
-                    *moved = self.read_run(fd, reader, segments, run.offset);
+            match all {
+                true => self.waited(patience, begun),
+                false => {
+                    for (run, moved) in round.runs().iter().zip(&mut moved) {
+                        *moved = rustix::io::preadv(fd, &mut segments[run.pieces()], run.offset);
+                    }
                 }
             }
         }

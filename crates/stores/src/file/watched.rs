@@ -1,21 +1,14 @@
 //! Reads that a thread watches for.
 //!
 //! A device of tens of microseconds is done before a thread that sleeps has been woken. So where reads are short, a
-//! thread of idle urgency looks for the end of its read itself (`ebb_sys::watched_read`). On another thread, on a slow
+//! thread of idle urgency looks for the end of its read itself (`ebb_sys::transfers`). On another thread, on a slow
 //! device and without O_DIRECT a read is a plain one.
 //!
 //! A device is slow if reads that were watched for took longer than [`MOST`] in the mean. One in [`RETRIED`] is watched
 //! for all the same, to see whether it still is.
-//!
-//! Not here: batches through io_uring.
 
 use super::FileStore;
-use super::on_demand::OnDemand;
-use ebb_sys::watched_read::WatchedReader;
 use ebb_sys::{clock, thread};
-use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
-use std::io::IoSliceMut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -77,30 +70,6 @@ impl FileStore {
             self.read_times.took(Duration::from_nanos(took));
         }
     }
-
-    /// Reads a run; watches for its end for so long.
-    pub(super) fn read_run(
-        &self,
-        fd: BorrowedFd<'_>,
-        (reader, patience): (Option<&mut OnDemand<WatchedReader>>, Duration),
-        data: &mut [IoSliceMut<'_>],
-        offset: u64,
-    ) -> Result<usize, Errno> {
-        if let Some(lane) = reader.filter(|_| !patience.is_zero())
-            && let Some(reader) = lane.get(|| WatchedReader::new().ok())
-        {
-            let begun = clock::monotonic_ns();
-            let read = reader.read(fd, data, offset, patience);
-            self.waited(patience, begun);
-            match read {
-                // It goes the other way.
-                Err(Errno::AGAIN) => {}
-                Err(Errno::NOSYS) => *lane = OnDemand::Refused,
-                read => return read,
-            }
-        }
-        rustix::io::preadv(fd, data, offset)
-    }
 }
 
 #[cfg(test)]
@@ -110,6 +79,7 @@ mod tests {
     use ebb_engine::PAGE_SIZE;
     use ebb_engine::env::{ReadOp, Store};
     use ebb_engine::random::Random;
+    use ebb_sys::transfers::Transfers;
     use rustix::fs::OFlags;
     use std::os::unix::fs::FileExt;
     use std::time::Instant;
@@ -147,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_read_that_is_watched_takes_no_longer_than_one_that_is_slept_for() {
-        if WatchedReader::new().is_err() {
+        if Transfers::new().is_err() {
             return println!("skipped: no asynchronous reads");
         }
         let Some(file) = file() else {

@@ -155,8 +155,15 @@ impl Context {
 
     /// Whether there is a completion to collect, by a look at the ring.
     pub fn has_completion(&self) -> bool {
+        self.completions() > 0
+    }
+
+    /// Completions to collect, by a look at the ring.
+    pub fn completions(&self) -> usize {
         let ring = self.header();
-        ring.head.load(Acquire) != ring.tail.load(Acquire)
+        let (head, tail) = (ring.head.load(Acquire), ring.tail.load(Acquire));
+        let turn = if tail < head { ring.places } else { 0 };
+        (tail + turn - head) as usize
     }
 
     /// Watches for a completion to collect until this time (CLOCK_MONOTONIC, ns). It takes the processor's time, but a

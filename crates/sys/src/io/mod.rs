@@ -7,6 +7,5 @@ pub mod block_device;
 pub mod interruption;
 pub mod kept_fd;
 pub mod peer;
-pub mod ring;
 pub mod signalfd;
-pub mod watched_read;
+pub mod transfers;
