@@ -94,7 +94,7 @@ pub trait Store: Send + Sync {
     /// them; it does not wait, and what goes wrong shows when they are read.
     fn expect(&self, _slots: &[Range<u64>]) {}
     /// Says that the slots' content is no longer needed. Reading them afterwards gives
-    /// anything at all.
+    /// anything at all. An error: what is behind them stays taken.
     fn discard(&self, _slot: u64, _slots: u64) -> Result<(), IoError> {
         Ok(())
     }

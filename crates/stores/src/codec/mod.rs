@@ -8,7 +8,7 @@ use ebb_engine::codec::{Codec, Codecs, Coder, Damaged};
 use ebb_sys::lz4::{Lz4, lz4_decompress};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use zstd_safe::{CCtx, CParameter, DCtx, FrameFormat};
+use zstd_safe::{CCtx, CParameter, DCtx, FrameFormat, ResetDirective};
 
 /// Makes coders of LZ4 and of Zstandard at one level.
 pub struct PageCodecs {
@@ -142,7 +142,11 @@ impl PageCoder {
         }
         self.with_dictionary = trained.is_some();
         let (head, body) = out.split_first_chunk_mut::<2>()?;
-        let len = zstd.compress2(body, bytes).ok()?;
+        let Ok(len) = zstd.compress2(body, bytes) else {
+            // It would stay in the midst of this frame, and take no other dictionary.
+            let _ = zstd.reset(ResetDirective::SessionOnly);
+            return None;
+        };
         let mark = if self.with_dictionary { DICTIONARY } else { 0 };
         let short = u16::try_from(len)
             .ok()
@@ -346,6 +350,9 @@ mod tests {
                 let short = coder.decompress_block(&out[..len + 63], &mut back[1..]);
                 assert_eq!(short, Err(Damaged));
                 assert_eq!(coder.compress_block(&block, &mut out[..64]), None);
+                // A block that does not compress is no reason not to compress the next page.
+                let next = coder.compress(Codec::Zstd, &records(9), &mut out);
+                assert!(next.is_some());
             }
         }
     }

@@ -60,6 +60,8 @@ pub struct FileStore {
     /// Flag: a descriptor that only reads is in the place of one that wrote.
     writes_no_more: AtomicBool,
     last_errno: AtomicI32,
+    /// Held for the wait that tells of errors of writing back: the first that asks is told of all of them.
+    write_back: Mutex<()>,
     batches: AtomicBool,
     refusal: AtomicI32,
 }
@@ -98,6 +100,7 @@ impl FileStore {
             reach,
             discards: AtomicBool::new(facts.wants_discard),
             last_errno: AtomicI32::new(0),
+            write_back: Mutex::new(()),
             batches: AtomicBool::new(true),
             refusal: AtomicI32::new(0),
         }
@@ -336,10 +339,10 @@ impl Store for FileStore {
         };
         match done {
             Ok(()) => Ok(()),
-            // Keeping the content is allowed too; only asking again would be a waste.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => {
+            // Asking again would be a waste.
+            Err(errno @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)) => {
                 self.discards.store(false, Relaxed);
-                Ok(())
+                Err(self.failed(errno))
             }
             Err(errno) => Err(self.failed(errno)),
         }

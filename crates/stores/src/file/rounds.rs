@@ -11,6 +11,7 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
+use std::sync::PoisonError;
 
 impl FileStore {
     /// Drops a run from the page cache. It is advice: a page that stays is counted with the
@@ -93,19 +94,25 @@ impl FileStore {
         }
     }
 
-    /// Waits until the page cache's copy of a round is on the device, then drops it.
+    /// Waits until the page cache's copy of a round is on the device, then drops it. An error may be of any write since
+    /// the last wait, and is told once. So one thread waits at a time, and an error is that of the whole round.
     fn write_back(&self, fd: BorrowedFd<'_>, round: &Round, results: &mut [Result<(), IoError>]) {
-        for run in round.runs() {
-            // Starts the transfer only; the second pass tells of its errors.
-            let _ = block_device::flush_range(fd, run.offset, run.len as u64, false);
+        let _alone = self
+            .write_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let flush =
+            |run: &Run, wait| block_device::flush_range(fd, run.offset, run.len as u64, wait);
+        let begun = round.runs().iter().map(|run| flush(run, false));
+        let begun = begun.fold(Ok(()), |all, one| all.and(one));
+        let ended = round.runs().iter().map(|run| flush(run, true));
+        if let Err(errno) = ended.fold(begun, |all, one| all.and(one)) {
+            let error = self.failed(errno);
+            for piece in round.pieces() {
+                results[piece.op] = results[piece.op].and(Err(error));
+            }
         }
         for run in round.runs() {
-            if let Err(errno) = block_device::flush_range(fd, run.offset, run.len as u64, true) {
-                let error = self.failed(errno);
-                for piece in pieces_of(round, run) {
-                    results[piece.op] = results[piece.op].and(Err(error));
-                }
-            }
             self.drop_cache(fd, run);
         }
     }

@@ -9,7 +9,7 @@ use crate::size::{Size, human};
 use crate::transfer::bounce::Bounce;
 use ebb_engine::{MAX_DEVICE_SLOTS, PAGE_SIZE};
 use rustix::fd::OwnedFd;
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 /// Bytes of a device that are used at most.
@@ -98,6 +98,17 @@ pub fn finish(
     }
 }
 
+/// Whether the file system takes O_DIRECT and uses the page cache all the same, as it does for encrypted files or those
+/// whose data goes to a journal. Where it does not say, it is believed.
+fn falls_back(fd: &OwnedFd) -> bool {
+    let found = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    found.is_ok_and(|found| {
+        let says = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN);
+        let align = found.stx_dio_offset_align as usize;
+        says && !(1..=PAGE_SIZE).contains(&align)
+    })
+}
+
 /// Whether page-sized transfers work past the page cache; the descriptor is left that way.
 fn go_direct(fd: &OwnedFd, base: u64) -> bool {
     let Ok(flags) = rustix::fs::fcntl_getfl(fd) else {
@@ -108,7 +119,8 @@ fn go_direct(fd: &OwnedFd, base: u64) -> bool {
         return false;
     }
     let mut page = Bounce::new(1);
-    if rustix::io::pread(fd, page.get(), base) == Ok(PAGE_SIZE) {
+    let works = rustix::io::pread(fd, page.get(), base) == Ok(PAGE_SIZE);
+    if works && !falls_back(fd) {
         return true;
     }
     let _ = rustix::fs::fcntl_setfl(fd, flags);

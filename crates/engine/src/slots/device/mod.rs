@@ -363,7 +363,7 @@ impl Device {
         let start = u64::from(c.first_slot().0);
         let slots = (CLUSTER_SLOTS as u64).min(u64::from(self.slots) - start);
         // A failed discard costs room behind the device, not correctness.
-        if self.store.discard(start, slots).is_ok() {
+        if self.store.wants_discard() && self.store.discard(start, slots).is_ok() {
             self.backing().discarded(c);
         }
         let mut cluster = lock(&self.listed(c.0).cluster);
