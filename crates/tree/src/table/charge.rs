@@ -43,7 +43,8 @@ impl Slot {
 }
 
 impl Table {
-    fn bracketed<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
+    /// A step of `me`'s on the shared sums.
+    pub fn bracketed<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
         let slot = self.slot(me);
         slot.begun.fetch_add(1, SeqCst);
         let result = f();
