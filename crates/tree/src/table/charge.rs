@@ -254,7 +254,12 @@ impl Table {
             self.charged.0.fetch_add(pages, SeqCst);
             self.slot(me).charged.fetch_add(pages, SeqCst);
         });
-        self.set_state(me, StateWord::of(SlotState::Paging));
+        // A child that the supervisor has not heard of is known by its parent.
+        self.change_state(me, |word| StateWord {
+            state: SlotState::Paging,
+            charges: false,
+            ..word
+        });
         self.bracketed(me, || {
             let measured = self.slot(me).measured.swap(0, SeqCst);
             self.limit.0.fetch_add(measured, SeqCst);
