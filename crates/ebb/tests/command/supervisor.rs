@@ -230,6 +230,76 @@ os.rename(sys.argv[1] + '.new', sys.argv[1])";
     }
 }
 
+/// Starts `ebb run`, and once a file says that its program is ready, ends it right after its next welcome to a process,
+/// before that one can have asked for the devices.
+const ENDS_AFTER_A_WELCOME: &str = "import ctypes, os, signal, struct, sys, time
+signal.alarm(50)
+SEIZE, INTERRUPT, SYSCALL, INFO, SYSGOOD, EXITKILL, ALL = 0x4206, 0x4207, 24, 0x420e, 1, 0x100000, 0x40000000
+SENDMSG = {'x86_64': 46, 'aarch64': 211}[os.uname().machine]
+ptrace = ctypes.CDLL(None).ptrace
+ptrace.argtypes, ptrace.restype = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p], ctypes.c_long
+file, command = sys.argv[1], sys.argv[2:]
+ebb = os.spawnvp(os.P_NOWAIT, command[0], command)
+while not os.path.exists(file + '.ready'): time.sleep(0.02)
+assert ptrace(SEIZE, ebb, None, SYSGOOD | EXITKILL) == 0 and ptrace(INTERRUPT, ebb, None, None) == 0
+def word(memory, address):
+    memory.seek(address); return struct.unpack('Q', memory.read(8))[0]
+def is_welcome():
+    info = ctypes.create_string_buffer(88)
+    ptrace(INFO, ebb, len(info), info)
+    if info.raw[0] != 1 or struct.unpack_from('Q', info.raw, 24)[0] != SENDMSG: return False
+    with open(f'/proc/{ebb}/mem', 'rb', 0) as memory:
+        packet = word(memory, word(memory, struct.unpack_from('Q', info.raw, 40)[0] + 16))
+        memory.seek(packet); return memory.read(1) == b'W'
+sent = welcome = False
+while not sent:
+    stopped = os.waitpid(ebb, ALL)[1]
+    assert os.WIFSTOPPED(stopped), stopped
+    at_call = os.WSTOPSIG(stopped) == signal.SIGTRAP | 0x80
+    sent, welcome = welcome and at_call, welcome or at_call and is_welcome()
+    open(file + '.traced', 'w').close()
+    told = 0 if at_call or stopped >> 16 else os.WSTOPSIG(stopped)
+    if not sent: ptrace(SYSCALL, ebb, None, told)
+os.kill(ebb, signal.SIGKILL)";
+
+/// The parent's devices are the child's then too.
+#[test]
+fn a_supervisor_may_die_while_a_forked_child_joins() {
+    if cannot_page() {
+        return;
+    }
+    const FORKS: &str = "import os, signal, sys, time
+signal.alarm(50)
+data = [str(i).encode() * 500 for i in range(16_000)]
+open(sys.argv[1] + '.ready', 'w').close()
+while not os.path.exists(sys.argv[1] + '.traced'): time.sleep(0.02)
+child = os.fork()
+good = all(d == str(i).encode() * 500 for i, d in enumerate(data))
+if child == 0: os._exit(0 if good else 1)
+good = os.waitpid(child, 0)[1] == 0 and good
+with open(sys.argv[1] + '.new', 'w') as file: file.write('same' if good else 'different')
+os.rename(sys.argv[1] + '.new', sys.argv[1])";
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("last");
+    let ended = Command::new("timeout")
+        .args(["-k", "2", "60", "python3", "-c", ENDS_AFTER_A_WELCOME])
+        .arg(&file)
+        .arg(ebb())
+        .args(["run", "--memory", "40M", "--swap", "/var/tmp"])
+        .args(["python3", "-c", FORKS])
+        .arg(&file)
+        .status()
+        .unwrap();
+    assert!(ended.success(), "no process was welcomed");
+    let start = Instant::now();
+    while !file.exists() {
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(50), "the program was ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), "same");
+}
+
 #[test]
 fn a_fast_growing_process_waits_for_a_late_supervisor() {
     if cannot_page() {

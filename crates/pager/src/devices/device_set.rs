@@ -26,7 +26,7 @@ use ebb_engine::sync::{Mutex, MutexGuard, lock, try_lock};
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, KeyedLender, Keyring, SlotKeys};
 use ebb_sys::paging::Time;
-use ebb_tree::{Answer, DeviceState, MAX_DEVICES, Member};
+use ebb_tree::{Answer, DeviceState, JoinError, MAX_DEVICES, Member};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -163,37 +163,34 @@ impl DeviceSet {
         assert!(!inner.closing.iter().any(in_use));
     }
 
-    /// In a forked child, before anything else is done with the devices: the same files by
-    /// descriptors of its own, which the supervisor gives.
-    pub fn reattach(&self, member: &Member) -> Result<(), String> {
-        self.take_over(member, |inner| {
-            let there = |a: &&Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
-            let rows = inner.attached.iter().filter(there);
-            let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
-            // As for the answer before: a supervisor that is stopped goes on later.
-            let given = loop {
-                match member.attach(rows) {
-                    Err(error) if error.is_late() => {}
-                    given => break given.map_err(|e| e.to_string())?,
-                }
-            };
-            Ok(given.into_iter().map(|d| (d.serial, d.fd)).collect())
-        })
+    /// In a forked child, before anything else is done with the devices: descriptors of its own, which the
+    /// supervisor gives, for [`reattach`](Self::reattach).
+    pub fn receive_again(&self, member: &Member) -> Result<Vec<(u64, OwnedFd)>, JoinError> {
+        let inner = self.lock();
+        let there = |a: &&Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
+        let rows = inner.attached.iter().filter(there);
+        let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
+        // As for the answer before: a supervisor that is stopped goes on later.
+        let given = loop {
+            match member.attach(rows) {
+                Err(error) if error.is_late() => {}
+                given => break given?,
+            }
+        };
+        Ok(given.into_iter().map(|d| (d.serial, d.fd)).collect())
     }
 
     /// The same without a supervisor: `open` opens what the parent has by this number.
-    pub fn reattach_from(
+    pub fn open_again(
         &self,
-        member: &Member,
         open: impl Fn(i32) -> Result<OwnedFd, String>,
-    ) -> Result<(), String> {
-        self.take_over(member, |inner| {
-            let attached = inner.attached.iter();
-            let opened = attached.map(|a| Ok((a.serial, open(a.file.descriptor())?)));
-            opened
-                .collect::<Result<_, String>>()
-                .map_err(|e| format!("a swap device cannot be opened: {e}"))
-        })
+    ) -> Result<Vec<(u64, OwnedFd)>, String> {
+        let inner = self.lock();
+        let attached = inner.attached.iter();
+        let opened = attached.map(|a| Ok((a.serial, open(a.file.descriptor())?)));
+        opened
+            .collect::<Result<_, String>>()
+            .map_err(|e| format!("a swap device cannot be opened: {e}"))
     }
 
     /// After a fork, on either side, when the engine knows of it: what is written from now on has keys of
@@ -246,12 +243,8 @@ impl DeviceSet {
         Ok(())
     }
 
-    /// Goes on with the descriptors that are `given`, by serial numbers.
-    fn take_over(
-        &self,
-        member: &Member,
-        given: impl FnOnce(&Inner) -> Result<Vec<(u64, OwnedFd)>, String>,
-    ) -> Result<(), String> {
+    /// In a forked child: goes on with the same files by the descriptors that are `given`, by serial numbers.
+    pub fn reattach(&self, member: &Member, mut given: Vec<(u64, OwnedFd)>) -> Result<(), String> {
         let mut inner = self.lock();
         inner.seen = None;
         // The numbers of their descriptors mean nothing here.
@@ -259,7 +252,6 @@ impl DeviceSet {
             .closing
             .drain(..)
             .for_each(|closing| std::mem::forget(closing.file));
-        let mut given = given(&inner)?;
         let mut kept = Vec::with_capacity(MAX_DEVICES);
         for attached in inner.attached.drain(..) {
             match given

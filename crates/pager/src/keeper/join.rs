@@ -43,19 +43,19 @@ impl<K: Kernel> Pager<K> {
     /// In the child of a process that pages, whose program waits until this is done.
     fn take_over(&'static self, parent: &'static FaultService<K>, control: &str) -> Keeper<K> {
         let (member, devices) = (parent.member, &parent.swap_space.devices);
-        let attached = match member.rejoin(control, self.kernel.program_pidfd()) {
-            Ok(()) => devices.reattach(member),
-            // The supervisor is gone: the descriptors are the parent's.
-            Err(JoinError::Connect(_)) => {
+        let rejoined = member.rejoin(control, self.kernel.program_pidfd());
+        let given = match rejoined.and_then(|()| devices.receive_again(member)) {
+            // The supervisor is gone, perhaps since its welcome: the descriptors are the parent's.
+            Err(JoinError::Connect(_)) if !member.supervised() => {
                 let parent_task = self.lifecycle.keeper_task();
-                devices.reattach_from(member, |fd| {
-                    self.kernel
-                        .reopen(parent_task, fd)
-                        .map_err(|e| e.to_string())
+                devices.open_again(|fd| {
+                    let opened = self.kernel.reopen(parent_task, fd);
+                    opened.map_err(|e| e.to_string())
                 })
             }
-            Err(e) => Err(e.to_string()),
+            given => given.map_err(|e| e.to_string()),
         };
+        let attached = given.and_then(|given| devices.reattach(member, given));
         match attached.and_then(|()| self.adopt(member, parent.swap_space, true)) {
             Ok(keeper) => keeper,
             Err(why) => {

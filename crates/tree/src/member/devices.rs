@@ -59,7 +59,7 @@ impl Member {
     /// become free are left out. On the thread that joined.
     ///
     /// # Errors
-    /// The supervisor is gone, or does not answer in time; nothing is held then.
+    /// The supervisor is gone ([`JoinError::Connect`]), or does not answer in time; nothing is held then.
     pub fn attach(&self, rows: u8) -> Result<Vec<Device>, JoinError> {
         if rows == 0 {
             return Ok(Vec::new());
@@ -72,6 +72,9 @@ impl Member {
             #[cfg(debug_assertions)]
             crate::waits::wait_until_readable(connection);
             let (packet, fds) = protocol::receive(connection)?;
+            if packet.is_empty() {
+                return Err(JoinError::Connect(Errno::CONNRESET));
+            }
             let named = protocol::decode_devices(&packet)
                 .ok_or(JoinError::Protocol("an unknown packet for devices"))?;
             if named.iter().any(|(row, _)| rows >> row & 1 == 0) {
@@ -266,5 +269,55 @@ impl Lender for DeviceLender {
 
     fn is_wanted(&self) -> bool {
         self.leases.is_wanted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Config, SlotState, StateWord, Table};
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+
+    /// It may end before it is asked, with the question unread, and before it answers.
+    #[test]
+    fn a_supervisor_that_ends_before_its_answer_is_out_of_reach() {
+        let ends: [fn(OwnedFd, &Member) -> _; 3] = [
+            |supervisor, member| {
+                drop(supervisor);
+                member.attach(1)
+            },
+            |supervisor, member| {
+                std::thread::scope(|scope| {
+                    scope.spawn(move || await_packet(supervisor, RecvFlags::PEEK));
+                    member.attach(1)
+                })
+            },
+            |supervisor, member| {
+                std::thread::scope(|scope| {
+                    scope.spawn(move || await_packet(supervisor, RecvFlags::empty()));
+                    member.attach(1)
+                })
+            },
+        ];
+        for (n, end) in ends.into_iter().enumerate() {
+            let (table, _fd) = Table::create(100, Config::default()).unwrap();
+            let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+            let member = Member::for_test(table, me);
+            let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+            let pair = net::socketpair(unix, packets, SocketFlags::CLOEXEC, None);
+            let (ours, supervisor) = pair.unwrap();
+            member.connection.keep(ours);
+            assert!(member.supervised());
+            let attached = end(supervisor, &member);
+            assert!(
+                matches!(attached, Err(JoinError::Connect(_))),
+                "{n}: {attached:?}"
+            );
+            assert!(!member.supervised(), "{n}");
+        }
+    }
+
+    fn await_packet(socket: OwnedFd, how: RecvFlags) {
+        net::recv(&socket, &mut [0; 8][..], how).unwrap();
     }
 }

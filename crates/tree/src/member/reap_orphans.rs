@@ -18,8 +18,8 @@
 //! - Slots whose number, or whose dead reaper's number, another process has, as long as it lives.
 //! - Slots of a tree with a device whose leases no living member holds. The dead child's clusters there are
 //!   not known, and the next process in that slot would own them.
-//! - Charges that a killed reaper had taken out of one sum and not yet out of the other (`charge`). Too
-//!   much stays charged, never too little.
+//! - Charges that a killed reaper had taken out of one sum and not yet out of the other (`charge`), and credit that
+//!   the next one takes again. Too much stays charged, never too little.
 
 use super::Member;
 use crate::table::{Named, SlotNumber, StateWord, Table};
@@ -83,10 +83,23 @@ impl Member {
         self.held.each(|leases| {
             leases.reap(n.index());
         });
+        self.lose_credit(n);
         self.table.slot(n).family.store(0, SeqCst);
         self.table.clear_charges(Some(self.slot()), n);
         self.table.set_state(n, StateWord::FREE);
         self.table.wake_waiters();
+    }
+
+    /// Pages that relatives shared with the dead process alone are theirs to pay for. Nobody measures which those are,
+    /// so all of its uncredited charge is assumed. Done twice, it takes too much credit.
+    fn lose_credit(&self, dead: SlotNumber) {
+        let slot = self.table.slot(dead);
+        let (charged, credit) = (slot.charged.load(SeqCst), slot.credit.load(SeqCst));
+        let others = self.table.relatives(dead).filter(|&n| n != dead);
+        self.table.bracketed(self.slot(), || {
+            self.table
+                .take_credit(others, charged.saturating_sub(credit))
+        });
     }
 }
 
@@ -249,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_next_reaper_finishes_for_one_that_died() {
-        for steps in 0..4 {
+        for steps in 0..5 {
             let fixture = DeadChild::new();
             let table = fixture.member.table;
             assert!(table.claim(fixture.dead, fixture.word(), NOBODY));
@@ -257,14 +270,46 @@ mod tests {
                 fixture.leases.reap(fixture.dead.index());
             }
             if steps > 1 {
-                table.slot(fixture.dead).family.store(0, SeqCst);
+                fixture.member.lose_credit(fixture.dead);
             }
             if steps > 2 {
+                table.slot(fixture.dead).family.store(0, SeqCst);
+            }
+            if steps > 3 {
                 table.clear_charges(Some(fixture.member.slot()), fixture.dead);
             }
             fixture.member.reap_dead();
             fixture.assert_reaped();
         }
+    }
+
+    /// Two children share pages with each other that their parent has copied. Their parent took credit of the first.
+    #[test]
+    fn pages_shared_with_a_dead_child_are_paid_for() {
+        let (table, _fd) = Table::create(1000, Config::default()).unwrap();
+        table.arrive();
+        let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        let member = Member::for_test(table, me);
+        table.slot(me).family.store(7, SeqCst);
+        assert!(table.try_charge(me, 100));
+        let fork = |pid| {
+            let child = member.reserve_child(0).unwrap();
+            member.child_forked(child, pid);
+            child.number()
+        };
+        let (dead, living) = (fork(NOBODY), fork(std::process::id()));
+        member.charge_forced(100);
+        member.unshare(100, 0);
+        let credit = |n| table.slot(n).credit.load(SeqCst);
+        assert_eq!(table.in_use(), 200);
+        assert_eq!((credit(dead), credit(living)), (0, 100));
+        // The second reaper of a slot whose first died takes none that is not there.
+        member.lose_credit(dead);
+        member.reap_dead();
+        assert_eq!(table.state(dead).state, SlotState::Free);
+        assert_eq!((table.in_use(), credit(living)), (200, 0));
+        member.reap_slot(living);
+        assert_eq!((table.in_use(), table.drift()), (100, Some(0)));
     }
 
     #[test]

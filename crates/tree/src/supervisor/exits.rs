@@ -14,7 +14,7 @@
 use super::Supervisor;
 use super::pending_children::PendingChild;
 use crate::guard::GRACE;
-use crate::table::{SlotNumber, SlotState, StateWord};
+use crate::table::{SlotNumber, StateWord};
 use ebb_sys::proc;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -77,21 +77,22 @@ impl Supervisor {
         self.used[slot.index()] = true;
 
         // Children it reserved slots for are on their own now; what we know of them, we
-        // know through it.
-        let reserved: Vec<SlotNumber> = self
+        // know through it. Some may page already, and never have reached us.
+        let is_of_it = |word: StateWord| word.parent == Some(slot);
+        let reserved: Vec<(SlotNumber, StateWord)> = self
             .table
             .taken()
-            .filter(|(_, word)| word.state == SlotState::Reserved && word.parent == Some(slot))
-            .map(|(child, _)| child)
+            .filter(|(_, word)| is_of_it(*word))
             .collect();
-        for child in reserved {
-            let StateWord { taken, charges, .. } = self.table.state(child);
+        for (child, StateWord { taken, .. }) in reserved {
             let entry = &mut self.pending_children[child.index()];
             if entry.as_ref().is_none_or(|e| e.taken != taken) {
                 *entry = Some(PendingChild::of(taken, self.looked, origin));
             }
-            self.table
-                .set_state(child, StateWord::reserved(None, charges));
+            self.table.change_state(child, |word| StateWord {
+                parent: word.parent.filter(|_| !is_of_it(word)),
+                ..word
+            });
         }
 
         for leases in self.each_leases() {

@@ -102,7 +102,7 @@ impl Supervisor {
         self.pending_children[slot.index()] =
             Some(PendingChild::of(taken, after, Origin::default()));
         if let Some(parent) = parent {
-            if self.table.state(parent).state == SlotState::Reserved {
+            if self.members[parent.index()].is_none() {
                 self.track_child(parent);
             }
             self.pending_children[slot.index()] =
@@ -286,8 +286,11 @@ impl Supervisor {
             Err(_) => Child::Gone,
             // Dying: the pidfd will say when it is done.
             Ok(stat) if !stat.image.is_some() => Child::Living,
-            Ok(stat) if origin.image.is_some_and(|image| image != stat.image) => Child::Gone,
-            Ok(_) => Child::Living,
+            // Of a parent whose image was not shown nothing can be told.
+            Ok(stat) => match origin.image.filter(Image::is_some) {
+                Some(image) if image != stat.image => Child::Gone,
+                _ => Child::Living,
+            },
         }
     }
 }

@@ -43,7 +43,8 @@ impl Slot {
 }
 
 impl Table {
-    fn bracketed<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
+    /// A step of `me`'s on the shared sums.
+    pub fn bracketed<T>(&self, me: SlotNumber, f: impl FnOnce() -> T) -> T {
         let slot = self.slot(me);
         slot.begun.fetch_add(1, SeqCst);
         let result = f();
@@ -81,23 +82,32 @@ impl Table {
     }
 
     /// Whether `me`, which has so many pages and does not page, may have `more`: they fit beside the growth that was
-    /// allowed to others lately and has not been measured yet. If so it is noted.
+    /// allowed to others lately and has not been measured yet. If so it stays noted.
     pub fn lets_grow(&self, me: SlotNumber, has: i64, more: i64) -> bool {
         let now = ebb_sys::clock::monotonic_ns();
-        let room = self.budget.load(Relaxed).saturating_sub(self.in_use());
+        let slot = self.slot(me);
         let up_to = has.saturating_add(more.min(LET_GROW));
-        let own = up_to.saturating_sub(self.slot(me).measured.load(SeqCst));
+        // Noted before the others' is looked at: of two processes that ask at a time, one sees the other.
+        let before = slot.let_grow.swap(up_to, SeqCst);
+        let since = slot.let_grow_ns.swap(now, SeqCst);
+        let own = up_to.saturating_sub(slot.measured.load(SeqCst));
         let others = self
             .taken()
             .filter(|(n, word)| *n != me && word.state == SlotState::Joined)
             .map(|(n, _)| self.slot(n).let_grow(now));
         let all = others.fold(own.max(0), i64::saturating_add);
-        if all > room {
-            return false;
+        let room = self.budget.load(Relaxed).saturating_sub(self.in_use());
+        let fits = all <= room;
+        if !fits {
+            // Refused where another thread of the process has asked since. The time first: what is late stays so.
+            let _ = slot
+                .let_grow_ns
+                .compare_exchange(now, since, SeqCst, SeqCst);
+            let _ = slot
+                .let_grow
+                .compare_exchange(up_to, before, SeqCst, SeqCst);
         }
-        self.slot(me).let_grow.store(up_to, SeqCst);
-        self.slot(me).let_grow_ns.store(now, SeqCst);
-        true
+        fits
     }
 
     /// Notes what is in use while this is charged under this limit, as far as that is known: what
@@ -244,7 +254,12 @@ impl Table {
             self.charged.0.fetch_add(pages, SeqCst);
             self.slot(me).charged.fetch_add(pages, SeqCst);
         });
-        self.set_state(me, StateWord::of(SlotState::Paging));
+        // A child that the supervisor has not heard of is known by its parent.
+        self.change_state(me, |word| StateWord {
+            state: SlotState::Paging,
+            charges: false,
+            ..word
+        });
         self.bracketed(me, || {
             let measured = self.slot(me).measured.swap(0, SeqCst);
             self.limit.0.fetch_add(measured, SeqCst);
@@ -356,6 +371,7 @@ mod tests {
     use super::*;
     use crate::table::{Config, SlotState, StateWord};
     use proptest::prelude::*;
+    use std::sync::atomic::AtomicU64;
 
     /// Another member may write what it likes: figures are wrong then, and no sum overflows.
     #[test]
@@ -428,6 +444,7 @@ mod tests {
         assert!(table.lets_grow(a, 100, 300));
         assert!(table.lets_grow(b, 100, 400));
         assert!(!table.lets_grow(c, 50, 100), "900 of 1000 are taken");
+        assert!(table.lets_grow(a, 100, 300), "what was refused is reserved");
         assert!(table.lets_grow(c, 50, 50));
         assert!(table.lets_grow(a, 100, 300), "its own is not counted twice");
         // Measured: it is in use, and reserved no more.
@@ -441,6 +458,42 @@ mod tests {
         let late = table.slot(c).let_grow_ns.load(SeqCst) - LET_GROW_NS - 1;
         table.slot(c).let_grow_ns.store(late, SeqCst);
         assert!(table.lets_grow(a, 400, 200));
+    }
+
+    /// Each of the two fits alone.
+    #[test]
+    fn two_that_grow_at_a_time_see_each_other() {
+        let (table, _fd) = Table::create(1000, Config::default()).unwrap();
+        let joined = || table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
+        let both = [joined(), joined()];
+        let [asking, grown, twice] = [const { AtomicU64::new(0) }; 3];
+        let meet = |count: u64| {
+            asking.fetch_add(1, SeqCst);
+            let mut looks = 0;
+            while asking.load(SeqCst) < count {
+                looks += 1;
+                match looks % 1000 {
+                    0 => std::thread::yield_now(),
+                    _ => std::hint::spin_loop(),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for me in both {
+                let (meet, grown, twice) = (&meet, &grown, &twice);
+                scope.spawn(move || {
+                    for round in 0..5000 {
+                        table.slot(me).let_grow_ns.store(0, SeqCst);
+                        meet(4 * round + 2);
+                        let grows = table.lets_grow(me, 0, 600);
+                        grown.fetch_add(grows as u64, SeqCst);
+                        meet(4 * round + 4);
+                        twice.fetch_add(grown.swap(0, SeqCst) / 2, SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(twice.load(SeqCst), 0, "rounds in which both grew");
     }
 
     proptest! {

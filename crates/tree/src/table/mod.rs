@@ -53,7 +53,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 14;
+pub(crate) const VERSION: u32 = 15;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,6 +207,13 @@ impl Table {
     pub fn set_state(&self, n: SlotNumber, to: StateWord) {
         let taken = self.state(n).taken;
         self.states[n.index()].store(StateWord { taken, ..to }.pack(), SeqCst);
+    }
+
+    /// Changes the state of a slot that others may change at the same time.
+    pub fn change_state(&self, n: SlotNumber, change: impl Fn(StateWord) -> StateWord) {
+        let changed = |word| Some(change(StateWord::unpack(word)).pack());
+        // Never refused.
+        let _ = self.states[n.index()].fetch_update(SeqCst, SeqCst, changed);
     }
 
     /// Takes the first free slot.

@@ -48,8 +48,8 @@ pub enum SlotState {
     Paging,
 }
 
-/// State, and for a reserved slot who reserved it, in one word, so that a process killed
-/// between the two cannot leave one without the other. With it, how often the slot has been
+/// State, and who reserved the slot as long as its process has not reached the supervisor, in one word. So a process
+/// killed between the two cannot leave one without the other. With it, how often the slot has been
 /// taken: whoever remembers something about a slot can tell that it is another's by now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StateWord {

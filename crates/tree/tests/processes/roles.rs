@@ -25,6 +25,7 @@ pub fn play(role: &[String]) {
         "sharer" => sharer(number(1)),
         "dropper" => dropper(number(1)),
         "fork-and-die" => fork_and_die(&role[1]),
+        "unreached" => unreached(role[1] == "parent ends"),
         "in-vain" => forks_in_vain(number(1)),
         "giver" => giver(number(1), number(2)),
         "after" => after(),
@@ -394,6 +395,30 @@ fn fork_and_die(how: &str) {
             sleep_forever();
         }
     }
+}
+
+/// Its child cannot reach the supervisor, as in another network namespace: it pages by itself, and becomes another
+/// program.
+fn unreached(parent_ends: bool) {
+    let (member, _) = join();
+    member.start_paging(500);
+    member.message("may fork");
+    wait_line();
+    let child = member.reserve_child(0).unwrap();
+    if let Some(pid) = fork() {
+        member.child_forked(child, pid);
+        if parent_ends {
+            exit_now(0);
+        }
+        sleep_forever();
+    }
+    close_inherited();
+    member.child_started(child);
+    member.start_paging(0);
+    println!("pages");
+    wait_line();
+    use std::os::unix::process::CommandExt;
+    panic!("{}", std::process::Command::new("sleep").arg("60").exec());
 }
 
 /// Forks so often in vain, without knowing: as many places are taken as there are, and more. Its parent is

@@ -45,6 +45,10 @@ pub const ALL: &[Scenario] = &[
     ),
     ("slots_of_failed_forks_come_back", 60, in_vain),
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
+    ("a_child_out_of_reach_is_known_by_its_parent", 30, || {
+        unreached("parent lives")
+    }),
+    ("and_when_that_has_ended", 30, || unreached("parent ends")),
     ("members_outlive_the_supervisor", 30, outlive),
     ("members_reap_the_dead_of_one_namespace", 20, reap),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
@@ -620,6 +624,33 @@ fn orphan_execs() {
     descendants(std::process::id())
         .iter()
         .for_each(|&pid| kill(pid, libc::SIGKILL));
+}
+
+/// The supervisor first looks when the child pages already, and perhaps has no parent any more.
+fn unreached(how: &str) {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut parent = tree.start(&["unreached", how]);
+    tree.expect("may fork");
+    tell(&mut parent);
+    let mut said = String::new();
+    let mut output = BufReader::new(parent.stdout.as_mut().unwrap());
+    output.read_line(&mut said).unwrap();
+    assert_eq!(said, "pages\n");
+    let parents = (how == "parent lives") as usize;
+    while parents == 0 && parent.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    tree.run_for(Duration::from_millis(200));
+    assert_eq!(tree.sup.members(), parents + 1, "{how}");
+    tell(&mut parent);
+    let given_up = tree.until(S(5), |tree| tree.sup.members() == parents);
+    assert!(given_up, "{how}: {} members", tree.sup.members());
+    tree.sup.check().unwrap();
+    let left = descendants(std::process::id());
+    assert_eq!(left.len(), parents + 1, "it lives, as another program");
+    left.iter().for_each(|&pid| kill(pid, libc::SIGKILL));
+    parent.wait().unwrap();
+    tree.expect_empty();
 }
 
 fn outlive() {
