@@ -197,9 +197,39 @@ fn no_memory_call_of_ours_leaves_the_library() {
     }
 }
 
+/// The calls of the library are its own, also where the program defines functions of these names.
+#[test]
+fn no_call_of_ours_reaches_a_malloc_of_the_program() {
+    if !installed("readelf") {
+        return;
+    }
+    let readelf = Command::new("readelf")
+        .arg("-rW")
+        .arg(library())
+        .output()
+        .unwrap();
+    let relocations = String::from_utf8(readelf.stdout).unwrap();
+    assert!(relocations.contains("__errno_location"), "{relocations}");
+    for call in ["malloc", "free", "calloc", "realloc", "mmap", "madvise"] {
+        let found = relocations.lines().find(|line| {
+            let mut words = line.split_whitespace();
+            words.any(|word| word.split('@').next() == Some(call))
+        });
+        assert_eq!(found, None, "{call} may be the program's");
+    }
+}
+
 #[test]
 fn malloc_answers_as_glibc_does() {
     if let Some(program) = built("malloc_answers.c") {
+        program.same();
+    }
+}
+
+/// Wrappers of the allocator's functions, each of which changes what it passes on: none may be passed through twice.
+#[test]
+fn a_program_may_wrap_the_malloc_family() {
+    if let Some(program) = built("wrapped_malloc.c") {
         program.same();
     }
 }
