@@ -226,6 +226,14 @@ fn malloc_answers_as_glibc_does() {
     }
 }
 
+/// Such a program defines what glibc's manual asks for, and no more.
+#[test]
+fn a_program_with_its_own_malloc_keeps_it_for_reallocarray() {
+    if let Some(program) = built("own_malloc.c") {
+        program.same();
+    }
+}
+
 /// Wrappers of the allocator's functions, each of which changes what it passes on: none may be passed through twice.
 #[test]
 fn a_program_may_wrap_the_malloc_family() {

@@ -12,6 +12,9 @@
 //!
 //! A program that comes with another allocator as a library (jemalloc, say) keeps that ([`foreign_malloc`]): it may
 //! use more of it than the malloc family, and mix both. Memory that it maps is managed all the same.
+//!
+//! `reallocarray` is left to glibc, which calls the `realloc` in force. That is the program's own where the program
+//! defines the four functions which glibc's manual asks of a replacement, and `reallocarray` is not among them.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -308,21 +311,6 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
 }
 
 /// # Safety
-/// `reallocarray(3)`'s.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(
-    block: *mut c_void,
-    count: usize,
-    size: usize,
-) -> *mut c_void {
-    match count.checked_mul(size) {
-        // SAFETY: as for `realloc`.
-        Some(bytes) => unsafe { realloc(block, bytes) },
-        None => or_no_memory(ptr::null_mut()),
-    }
-}
-
-/// # Safety
 /// `align` is a power of two.
 unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
     if ours() {
@@ -498,7 +486,6 @@ mod aliases {
         __libc_free(block: *mut c_void) -> () = free;
         __libc_calloc(count: usize, size: usize) -> *mut c_void = calloc;
         __libc_realloc(block: *mut c_void, size: usize) -> *mut c_void = realloc;
-        __libc_reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void = reallocarray;
         __libc_memalign(align: usize, size: usize) -> *mut c_void = memalign;
         __libc_valloc(size: usize) -> *mut c_void = valloc;
         __libc_pvalloc(size: usize) -> *mut c_void = pvalloc;
