@@ -69,6 +69,13 @@ static void sleep_uncancelled(void) {
   errno = before;
 }
 
+// One thread at a time gives freed memory back, and who it is must be known after a fork.
+static bool begin_purge(void);
+static void end_purge(void);
+#undef mi_atomic_guard
+#define mi_atomic_guard(guard) \
+  for (bool purges = begin_purge(); purges; purges = (end_purge(), false))
+
 #define mmap ebb_mi_reserve
 #include "static.c"
 #undef mmap
@@ -126,6 +133,17 @@ static inline bool is_own(mi_lock_t* lock) {
   return (__atomic_load_n(word_of(lock), __ATOMIC_RELAXED) & ~WAITED) == this_thread();
 }
 
+// Beside mimalloc's options, whose page every process has: a page of zeros would be one more fault.
+#define IN_DATA __attribute__((section(".data")))
+
+// Held by the thread that gives freed memory back; nobody waits for it. A fork does not either: that thread makes many
+// calls, and in the child another may begin.
+static mi_lock_t purge_lock IN_DATA;
+
+static bool begin_purge(void) { return mi_lock_try_acquire(&purge_lock); }
+
+static void end_purge(void) { mi_lock_release(&purge_lock); }
+
 // The tests of mimalloc's own function.
 static void detect_by_loader(void) {
 #if __has_include(<sys/platform/x86.h>)
@@ -176,9 +194,6 @@ static void heartbeat(bool force, unsigned long long beat, void* arg) {
     mi_arenas_try_purge(false, false, _mi_subproc_main(), 0);
   }
 }
-
-// Beside mimalloc's options, whose page every process has: a page of zeros would be one more fault.
-#define IN_DATA __attribute__((section(".data")))
 
 // The library's constructor has run. Before it, libc is not ready for all that a start takes.
 bool ebb_mi_constructed IN_DATA;
@@ -283,4 +298,10 @@ void ebb_malloc_after_fork(void) {
   mi_lock_t* locks[LOCK_COUNT];
   fork_locks(locks);
   release_taken(locks);
+}
+
+// In the child, first: a thread that gave memory back is not there to end that.
+void ebb_malloc_after_fork_in_child(void) {
+  if (!is_own(&purge_lock)) { mi_lock_release(&purge_lock); }
+  ebb_malloc_after_fork();
 }

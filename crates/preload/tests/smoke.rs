@@ -303,6 +303,20 @@ fn a_process_ends_with_its_last_thread() {
     }
 }
 
+/// What a thread was at that the child does not have. Only ours can fail so: these are not compared with a plain run.
+fn forks_beside(source: &str, expected: &str) {
+    if let Some(program) = built(source) {
+        let under = program.run(Some(&library()));
+        assert_eq!(under.stdout, expected, "{}", under.stderr);
+    }
+}
+
+/// The child gives back what it frees.
+#[test]
+fn forks_beside_a_thread_that_gives_freed_memory_back() {
+    forks_beside("purging_forks.c", "0 children keep freed memory\n");
+}
+
 #[test]
 fn forks_in_the_middle_of_everything() {
     if let Some(program) = built("fork_storm.cpp") {
