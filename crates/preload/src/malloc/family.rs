@@ -39,6 +39,10 @@ const GROWING_MIN: usize = 1 << 20;
 /// ones are told by the heartbeat (csrc/allocator.c).
 const REPORTED_MIN: usize = 8 << 10;
 
+/// The least that mimalloc is asked for: it aligns blocks of a single word to 8 bytes, all others to 16, as glibc does
+/// and its manual promises.
+const LEAST: usize = 9;
+
 unsafe extern "C" {
     pub fn mi_malloc(size: usize) -> *mut c_void;
     pub fn mi_free(block: *mut c_void);
@@ -178,7 +182,7 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
         return large(size);
     }
     // SAFETY: any size is legal.
-    or_no_memory(unsafe { mi_malloc(size) })
+    or_no_memory(unsafe { mi_malloc(size.max(LEAST)) })
 }
 
 #[inline(never)]
@@ -238,7 +242,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
                 hooks::admit(bytes);
             }
             // SAFETY: any size is legal.
-            or_no_memory(unsafe { mi_calloc(1, bytes) })
+            or_no_memory(unsafe { mi_calloc(1, bytes.max(LEAST)) })
         }
         Some(bytes) => or_no_memory(mapped_block::allocate(bytes, mapped_block::ALIGN_MIN)),
         None => or_no_memory(ptr::null_mut()),
@@ -295,7 +299,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             if size >= REPORTED_MIN {
                 hooks::admit(size.saturating_sub(old));
             }
-            return or_no_memory(mi_realloc(block, size));
+            return or_no_memory(mi_realloc(block, size.max(LEAST)));
         }
         let moved = if size >= GROWING_MIN {
             mapped_block::allocate(size, mapped_block::ALIGN_MIN)
@@ -329,7 +333,7 @@ unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
         hooks::admit(size);
     }
     // SAFETY: by the caller's contract.
-    unsafe { mi_malloc_aligned(size, align) }
+    unsafe { mi_malloc_aligned(size.max(LEAST), align) }
 }
 
 /// An alignment that is no power of two is rounded up to one, as in glibc.
