@@ -76,6 +76,13 @@ static void end_purge(void);
 #define mi_atomic_guard(guard) \
   for (bool purges = begin_purge(); purges; purges = (end_purge(), false))
 
+// So it is with a page that no thread owns and one takes over: this macro, too, renames the definition, and has the
+// call be one of ours.
+#define mi_arenas_page_try_find_abandoned(theap, ...) FIND_##theap, __VA_ARGS__)
+#define FIND_mi_theap_t find_abandoned_page(mi_theap_t
+#define FIND_theap find_abandoned_alone(theap
+static mi_page_t* find_abandoned_alone(mi_theap_t* theap, size_t slice_count, size_t block_size);
+
 #define mmap ebb_mi_reserve
 #include "static.c"
 #undef mmap
@@ -143,6 +150,18 @@ static mi_lock_t purge_lock IN_DATA;
 static bool begin_purge(void) { return mi_lock_try_acquire(&purge_lock); }
 
 static void end_purge(void) { mi_lock_release(&purge_lock); }
+
+// Held by the thread that looks for a page without an owner. On the way such a page is in no list, and nobody's. A
+// child forked then would wait for that thread for ever, as it frees the page's last block. So forks wait for
+// this lock. Other threads do not: they take new pages.
+static mi_lock_t claim_lock IN_DATA;
+
+static mi_page_t* find_abandoned_alone(mi_theap_t* theap, size_t slice_count, size_t block_size) {
+  if (!mi_lock_try_acquire(&claim_lock)) { return NULL; }
+  mi_page_t* const page = find_abandoned_page(theap, slice_count, block_size);
+  mi_lock_release(&claim_lock);
+  return page;
+}
 
 // The tests of mimalloc's own function.
 static void detect_by_loader(void) {
@@ -246,7 +265,7 @@ bool ebb_mi_owns(const void* p) {
 // A lock that the forking thread holds already, below the handler that forks, stays as it is: in the parent and in the
 // child the thread goes on with what it was at, and releases it.
 
-#define LOCK_COUNT 9
+#define LOCK_COUNT 10
 
 static void fork_locks(mi_lock_t* locks[LOCK_COUNT]) {
   mi_subproc_t* subproc = _mi_subproc_main();
@@ -256,6 +275,7 @@ static void fork_locks(mi_lock_t* locks[LOCK_COUNT]) {
   locks[i++] = &mi_thread_locals_lock;
   locks[i++] = &mi_page_map_lock;
   locks[i++] = &out_buf_lock;
+  locks[i++] = &claim_lock;
   locks[i++] = &subproc->arena_reserve_lock;
   locks[i++] = &subproc->heaps_lock;
   locks[i++] = &heap->theaps_lock;

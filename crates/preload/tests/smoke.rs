@@ -317,6 +317,12 @@ fn forks_beside_a_thread_that_gives_freed_memory_back() {
     forks_beside("purging_forks.c", "0 children keep freed memory\n");
 }
 
+/// The child does not wait for the thread that was taking over the page.
+#[test]
+fn forks_beside_a_thread_that_takes_over_a_page() {
+    forks_beside("claiming_forks.c", "0 wrong\n");
+}
+
 #[test]
 fn forks_in_the_middle_of_everything() {
     if let Some(program) = built("fork_storm.cpp") {
