@@ -44,6 +44,9 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
+    // The library calls its own functions, and zstd in it our `malloc`, also where the program defines one of that
+    // name. The program's may wrap ours, and its memory is nothing for threads of ours.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     // Segments begin with pages: else how many pages the loader writes to depends on the length of the code.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,separate-loadable-segments");
     // What runs as each program starts lies together.

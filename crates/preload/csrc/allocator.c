@@ -69,6 +69,20 @@ static void sleep_uncancelled(void) {
   errno = before;
 }
 
+// One thread at a time gives freed memory back, and who it is must be known after a fork.
+static bool begin_purge(void);
+static void end_purge(void);
+#undef mi_atomic_guard
+#define mi_atomic_guard(guard) \
+  for (bool purges = begin_purge(); purges; purges = (end_purge(), false))
+
+// So it is with a page that no thread owns and one takes over: this macro, too, renames the definition, and has the
+// call be one of ours.
+#define mi_arenas_page_try_find_abandoned(theap, ...) FIND_##theap, __VA_ARGS__)
+#define FIND_mi_theap_t find_abandoned_page(mi_theap_t
+#define FIND_theap find_abandoned_alone(theap
+static mi_page_t* find_abandoned_alone(mi_theap_t* theap, size_t slice_count, size_t block_size);
+
 #define mmap ebb_mi_reserve
 #include "static.c"
 #undef mmap
@@ -126,6 +140,29 @@ static inline bool is_own(mi_lock_t* lock) {
   return (__atomic_load_n(word_of(lock), __ATOMIC_RELAXED) & ~WAITED) == this_thread();
 }
 
+// Beside mimalloc's options, whose page every process has: a page of zeros would be one more fault.
+#define IN_DATA __attribute__((section(".data")))
+
+// Held by the thread that gives freed memory back; nobody waits for it. A fork does not either: that thread makes many
+// calls, and in the child another may begin.
+static mi_lock_t purge_lock IN_DATA;
+
+static bool begin_purge(void) { return mi_lock_try_acquire(&purge_lock); }
+
+static void end_purge(void) { mi_lock_release(&purge_lock); }
+
+// Held by the thread that looks for a page without an owner. On the way such a page is in no list, and nobody's. A
+// child forked then would wait for that thread for ever, as it frees the page's last block. So forks wait for
+// this lock. Other threads do not: they take new pages.
+static mi_lock_t claim_lock IN_DATA;
+
+static mi_page_t* find_abandoned_alone(mi_theap_t* theap, size_t slice_count, size_t block_size) {
+  if (!mi_lock_try_acquire(&claim_lock)) { return NULL; }
+  mi_page_t* const page = find_abandoned_page(theap, slice_count, block_size);
+  mi_lock_release(&claim_lock);
+  return page;
+}
+
 // The tests of mimalloc's own function.
 static void detect_by_loader(void) {
 #if __has_include(<sys/platform/x86.h>)
@@ -176,9 +213,6 @@ static void heartbeat(bool force, unsigned long long beat, void* arg) {
     mi_arenas_try_purge(false, false, _mi_subproc_main(), 0);
   }
 }
-
-// Beside mimalloc's options, whose page every process has: a page of zeros would be one more fault.
-#define IN_DATA __attribute__((section(".data")))
 
 // The library's constructor has run. Before it, libc is not ready for all that a start takes.
 bool ebb_mi_constructed IN_DATA;
@@ -231,7 +265,7 @@ bool ebb_mi_owns(const void* p) {
 // A lock that the forking thread holds already, below the handler that forks, stays as it is: in the parent and in the
 // child the thread goes on with what it was at, and releases it.
 
-#define LOCK_COUNT 9
+#define LOCK_COUNT 10
 
 static void fork_locks(mi_lock_t* locks[LOCK_COUNT]) {
   mi_subproc_t* subproc = _mi_subproc_main();
@@ -241,6 +275,7 @@ static void fork_locks(mi_lock_t* locks[LOCK_COUNT]) {
   locks[i++] = &mi_thread_locals_lock;
   locks[i++] = &mi_page_map_lock;
   locks[i++] = &out_buf_lock;
+  locks[i++] = &claim_lock;
   locks[i++] = &subproc->arena_reserve_lock;
   locks[i++] = &subproc->heaps_lock;
   locks[i++] = &heap->theaps_lock;
@@ -283,4 +318,10 @@ void ebb_malloc_after_fork(void) {
   mi_lock_t* locks[LOCK_COUNT];
   fork_locks(locks);
   release_taken(locks);
+}
+
+// In the child, first: a thread that gave memory back is not there to end that.
+void ebb_malloc_after_fork_in_child(void) {
+  if (!is_own(&purge_lock)) { mi_lock_release(&purge_lock); }
+  ebb_malloc_after_fork();
 }

@@ -197,9 +197,47 @@ fn no_memory_call_of_ours_leaves_the_library() {
     }
 }
 
+/// The calls of the library are its own, also where the program defines functions of these names.
+#[test]
+fn no_call_of_ours_reaches_a_malloc_of_the_program() {
+    if !installed("readelf") {
+        return;
+    }
+    let readelf = Command::new("readelf")
+        .arg("-rW")
+        .arg(library())
+        .output()
+        .unwrap();
+    let relocations = String::from_utf8(readelf.stdout).unwrap();
+    assert!(relocations.contains("__errno_location"), "{relocations}");
+    for call in ["malloc", "free", "calloc", "realloc", "mmap", "madvise"] {
+        let found = relocations.lines().find(|line| {
+            let mut words = line.split_whitespace();
+            words.any(|word| word.split('@').next() == Some(call))
+        });
+        assert_eq!(found, None, "{call} may be the program's");
+    }
+}
+
 #[test]
 fn malloc_answers_as_glibc_does() {
     if let Some(program) = built("malloc_answers.c") {
+        program.same();
+    }
+}
+
+/// Such a program defines what glibc's manual asks for, and no more.
+#[test]
+fn a_program_with_its_own_malloc_keeps_it_for_reallocarray() {
+    if let Some(program) = built("own_malloc.c") {
+        program.same();
+    }
+}
+
+/// Wrappers of the allocator's functions, each of which changes what it passes on: none may be passed through twice.
+#[test]
+fn a_program_may_wrap_the_malloc_family() {
+    if let Some(program) = built("wrapped_malloc.c") {
         program.same();
     }
 }
@@ -263,6 +301,26 @@ fn a_process_ends_with_its_last_thread() {
     if let Some(program) = built("main_leaves.c") {
         program.same();
     }
+}
+
+/// What a thread was at that the child does not have. Only ours can fail so: these are not compared with a plain run.
+fn forks_beside(source: &str, expected: &str) {
+    if let Some(program) = built(source) {
+        let under = program.run(Some(&library()));
+        assert_eq!(under.stdout, expected, "{}", under.stderr);
+    }
+}
+
+/// The child gives back what it frees.
+#[test]
+fn forks_beside_a_thread_that_gives_freed_memory_back() {
+    forks_beside("purging_forks.c", "0 children keep freed memory\n");
+}
+
+/// The child does not wait for the thread that was taking over the page.
+#[test]
+fn forks_beside_a_thread_that_takes_over_a_page() {
+    forks_beside("claiming_forks.c", "0 wrong\n");
 }
 
 #[test]

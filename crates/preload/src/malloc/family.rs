@@ -12,6 +12,9 @@
 //!
 //! A program that comes with another allocator as a library (jemalloc, say) keeps that ([`foreign_malloc`]): it may
 //! use more of it than the malloc family, and mix both. Memory that it maps is managed all the same.
+//!
+//! `reallocarray` is left to glibc, which calls the `realloc` in force. That is the program's own where the program
+//! defines the four functions which glibc's manual asks of a replacement, and `reallocarray` is not among them.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -35,6 +38,10 @@ const GROWING_MIN: usize = 1 << 20;
 /// The pager is told of each block of mimalloc's of this many bytes and more, before the program can fill it. Smaller
 /// ones are told by the heartbeat (csrc/allocator.c).
 const REPORTED_MIN: usize = 8 << 10;
+
+/// The least that mimalloc is asked for: it aligns blocks of a single word to 8 bytes, all others to 16, as glibc does
+/// and its manual promises.
+const LEAST: usize = 9;
 
 unsafe extern "C" {
     pub fn mi_malloc(size: usize) -> *mut c_void;
@@ -175,7 +182,7 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
         return large(size);
     }
     // SAFETY: any size is legal.
-    or_no_memory(unsafe { mi_malloc(size) })
+    or_no_memory(unsafe { mi_malloc(size.max(LEAST)) })
 }
 
 #[inline(never)]
@@ -235,7 +242,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
                 hooks::admit(bytes);
             }
             // SAFETY: any size is legal.
-            or_no_memory(unsafe { mi_calloc(1, bytes) })
+            or_no_memory(unsafe { mi_calloc(1, bytes.max(LEAST)) })
         }
         Some(bytes) => or_no_memory(mapped_block::allocate(bytes, mapped_block::ALIGN_MIN)),
         None => or_no_memory(ptr::null_mut()),
@@ -292,7 +299,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             if size >= REPORTED_MIN {
                 hooks::admit(size.saturating_sub(old));
             }
-            return or_no_memory(mi_realloc(block, size));
+            return or_no_memory(mi_realloc(block, size.max(LEAST)));
         }
         let moved = if size >= GROWING_MIN {
             mapped_block::allocate(size, mapped_block::ALIGN_MIN)
@@ -304,21 +311,6 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             free(block);
         }
         or_no_memory(moved)
-    }
-}
-
-/// # Safety
-/// `reallocarray(3)`'s.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(
-    block: *mut c_void,
-    count: usize,
-    size: usize,
-) -> *mut c_void {
-    match count.checked_mul(size) {
-        // SAFETY: as for `realloc`.
-        Some(bytes) => unsafe { realloc(block, bytes) },
-        None => or_no_memory(ptr::null_mut()),
     }
 }
 
@@ -341,7 +333,7 @@ unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
         hooks::admit(size);
     }
     // SAFETY: by the caller's contract.
-    unsafe { mi_malloc_aligned(size, align) }
+    unsafe { mi_malloc_aligned(size.max(LEAST), align) }
 }
 
 /// An alignment that is no power of two is rounded up to one, as in glibc.
@@ -498,7 +490,6 @@ mod aliases {
         __libc_free(block: *mut c_void) -> () = free;
         __libc_calloc(count: usize, size: usize) -> *mut c_void = calloc;
         __libc_realloc(block: *mut c_void, size: usize) -> *mut c_void = realloc;
-        __libc_reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void = reallocarray;
         __libc_memalign(align: usize, size: usize) -> *mut c_void = memalign;
         __libc_valloc(size: usize) -> *mut c_void = valloc;
         __libc_pvalloc(size: usize) -> *mut c_void = pvalloc;

@@ -35,6 +35,7 @@ unsafe extern "C" {
     // csrc/allocator.c
     fn ebb_malloc_before_fork();
     fn ebb_malloc_after_fork();
+    fn ebb_malloc_after_fork_in_child();
 }
 
 unsafe extern "C" {
@@ -240,7 +241,7 @@ unsafe fn begin_child() {
     unsafe {
         InternalHeap::unlock_in_child();
         hooks::after_fork_child();
-        ebb_malloc_after_fork();
+        ebb_malloc_after_fork_in_child();
     }
 }
 

@@ -23,9 +23,13 @@ static int all(const unsigned char* p, size_t n, unsigned char v) {
 int main(void) {
   volatile size_t huge = SIZE_MAX / 2 + 4096, big = SIZE_MAX;
   errno = 0;
-  show("malloc 0", malloc(0), 8);
-  show("malloc 1", malloc(1), 8);
-  show("malloc 16", malloc(16), 16);
+  for (size_t n = 0; n <= 16; n++) {
+    show("malloc", malloc(n), 16);
+    show("calloc", calloc(1, n), 16);
+    show("memalign 8", memalign(8, n), 16);
+    show("realloc shorter", realloc(malloc(100), n + 1), 16);
+    show("realloc longer", realloc(malloc(1), n + 1), 16);
+  }
   show("malloc huge", malloc(huge), 0);
   show("malloc max", malloc(big), 0);
   show("calloc overflow", calloc(big / 2, 3), 0);
