@@ -737,20 +737,20 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
         let mut tables = self.called(Call::Mprotect, addr, len);
-        if !tables.all(addr, len, |_| true) {
-            return Err(Errno(libc::ENOMEM));
-        }
-        tables.change(addr, len, |m| m.prot = prot);
-        Ok(())
+        // What lies before a hole changes all the same.
+        let hole = pages_of(addr, len).find(|at| tables.mappings.get(*at).is_none());
+        let changed = hole.map_or(len, |at| at - addr);
+        tables.change(addr, changed, |m| m.prot = prot);
+        hole.map_or(Ok(()), |_| Err(Errno(libc::ENOMEM)))
     }
     unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
         let mut tables = self.called(Call::Madvise, addr, len);
-        if !tables.all(addr, len, |_| true) {
-            return Err(Errno(libc::ENOMEM));
-        }
+        // Holes are passed over.
+        let whole = tables.all(addr, len, |_| true);
         match advice {
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
-                if advice == libc::MADV_DONTNEED && !tables.all(addr, len, |m| !m.locked) {
+                let locked = tables.first(addr, len, |m| m.locked).is_some();
+                if advice == libc::MADV_DONTNEED && locked {
                     return Err(Errno(libc::EINVAL));
                 }
                 // A page that was poisoned reads as zeros, too.
@@ -764,6 +764,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                 tables.change(addr, len, |m| m.in_child = InChild::Copied);
             }
             libc::MADV_WIPEONFORK => tables.change(addr, len, |m| m.in_child = InChild::Wiped),
+            libc::MADV_POPULATE_WRITE if !whole => {}
             libc::MADV_POPULATE_WRITE if self.threads.is_own_thread() => {
                 for (_, page) in tables.pages.range_mut(addr..addr + len) {
                     assert!(!page.protected, "the pager would wait for itself");
@@ -776,7 +777,10 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             }
             _ => {}
         }
-        Ok(())
+        match whole {
+            true => Ok(()),
+            false => Err(Errno(libc::ENOMEM)),
+        }
     }
     unsafe fn process_madvise(
         &self,

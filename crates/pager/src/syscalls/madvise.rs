@@ -108,12 +108,16 @@ impl<K: Kernel> Pager<K> {
                         libc::MADV_WIPEONFORK => InChild::Wiped,
                         _ => InChild::Copied,
                     };
+                    let mut advised = Ok(());
                     // Registered ranges are kept from children but at forks that we know of.
                     if !(paged && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK)) {
-                        call(addr, len)?;
+                        advised = call(addr, len);
                     }
-                    state.ranges.change(addr, end, |a| a.in_child = now);
-                    return Ok(());
+                    // The kernel goes on behind a hole.
+                    if matches!(advised, Ok(()) | Err(libc::ENOMEM)) {
+                        state.ranges.change(addr, end, |a| a.in_child = now);
+                    }
+                    return advised;
                 }
                 // Filled or merged behind our back, such pages could not be moved out or counted.
                 libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE if paged => return Ok(()),

@@ -2,6 +2,7 @@
 
 use super::machine::{Machine, PLAIN};
 use crate::map::page_map::{ADDRESSES, Page, PageNumber, UNIT};
+use crate::map::ranges::InChild;
 use crate::process::outcome::RETRY;
 use ebb_engine::random::Random;
 use ebb_memory_kernel::page_tables::PageTables;
@@ -477,4 +478,49 @@ fn what_was_looked_at_while_it_moved_leaves_later() {
     machine.evict(start);
     machine.read_all();
     machine.check();
+}
+
+/// The protection on record, of each page that is managed.
+fn protections(machine: &Machine, start: usize, pages: usize) -> Vec<i32> {
+    let state = machine.process.lock();
+    let protection = |i| Some(state.ranges.find(start + i * PAGE)?.attributes.protection);
+    (0..pages).filter_map(protection).collect()
+}
+
+/// The kernel changes what lies before a hole, and so does the record: pages leave as their memory allows.
+#[test]
+fn a_protection_that_meets_a_hole_is_known_up_to_there() {
+    for (before, after) in [(libc::PROT_READ, PLAIN), (PLAIN, libc::PROT_READ)] {
+        let mut machine = Machine::new(1024);
+        let start = half_out(&mut machine, UNIT);
+        machine.mprotect(start, UNIT * PAGE, before).unwrap();
+        let beyond = machine.mprotect(start, 2 * UNIT * PAGE, after);
+        assert_eq!(beyond, Err(libc::ENOMEM));
+        assert_eq!(protections(&machine, start, UNIT), [after; UNIT]);
+        // A hole of which libc knows nothing.
+        let hole = start + 5 * PAGE;
+        machine.kernel.unmap_behind(hole, 1);
+        machine.model.remove(&hole);
+        let within = machine.mprotect(start, UNIT * PAGE, before);
+        assert_eq!(within, Err(libc::ENOMEM));
+        assert_eq!(protections(&machine, start, 5), [before; 5]);
+        assert_eq!(protections(&machine, hole, UNIT - 5), [after; UNIT - 5]);
+        machine.read_all();
+        machine.check();
+    }
+}
+
+/// The kernel passes over holes, and so does the record: a child finds zeros, wherever the pages were.
+#[test]
+fn advice_on_forks_that_meets_a_hole_is_known() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, 2 * UNIT);
+    machine.munmap(start + UNIT * PAGE, PAGE).unwrap();
+    let advised = machine.madvise(start, 2 * UNIT * PAGE, libc::MADV_WIPEONFORK);
+    assert_eq!(advised, Err(libc::ENOMEM));
+    let state = machine.process.lock();
+    for page in [start, start + (UNIT + 1) * PAGE] {
+        let range = state.ranges.find(page).unwrap();
+        assert_eq!(range.attributes.in_child, InChild::Wiped);
+    }
 }
