@@ -745,6 +745,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
     unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
         let mut tables = self.called(Call::Madvise, addr, len);
+        if page_up(len) < len {
+            return Err(Errno(libc::EINVAL));
+        }
         // Holes are passed over.
         let whole = tables.all(addr, len, |_| true);
         match advice {

@@ -5,7 +5,7 @@ use crate::map::page_map::{ADDRESSES, Page, PageNumber, UNIT};
 use crate::map::ranges::InChild;
 use crate::process::outcome::RETRY;
 use ebb_engine::random::Random;
-use ebb_memory_kernel::page_tables::PageTables;
+use ebb_memory_kernel::page_tables::{InChild as KernelInChild, PageTables};
 use ebb_memory_kernel::{PAGE, Stop};
 
 /// Writes to pages, and evicts every second unit of them.
@@ -523,4 +523,49 @@ fn advice_on_forks_that_meets_a_hole_is_known() {
         let range = state.ranges.find(page).unwrap();
         assert_eq!(range.attributes.in_child, InChild::Wiped);
     }
+}
+
+/// Advice on managed memory that the pager keeps to itself reaches what else lies in its area, and tells of holes.
+#[test]
+fn advice_reaches_memory_that_is_not_managed() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, UNIT);
+    let (shared, hole) = (start + UNIT * PAGE, start + (UNIT + 2) * PAGE);
+    machine.kernel.map_behind(shared, 2);
+    let of_kernel = |machine: &Machine, at| machine.kernel.tables(|t| t.mappings[at].in_child);
+    let before = of_kernel(&machine, start);
+    for (advice, wanted, noted) in [
+        (libc::MADV_DONTFORK, KernelInChild::Absent, InChild::Absent),
+        (libc::MADV_DOFORK, KernelInChild::Copied, InChild::Copied),
+    ] {
+        let advised = machine.madvise(start, hole - start, advice);
+        assert_eq!(advised, Ok(()));
+        assert_eq!(of_kernel(&machine, shared), wanted);
+        assert_eq!(of_kernel(&machine, start), before, "the pager's own affair");
+        let range = machine.process.lock().ranges.find(start).unwrap();
+        assert_eq!(range.attributes.in_child, noted);
+    }
+    for advice in [
+        libc::MADV_DONTFORK,
+        libc::MADV_RANDOM,
+        libc::MADV_HUGEPAGE,
+        libc::MADV_WILLNEED,
+        libc::MADV_PAGEOUT,
+    ] {
+        let advised = machine.madvise(start, hole + PAGE - start, advice);
+        assert_eq!(advised, Err(libc::ENOMEM), "advice {advice}");
+    }
+    machine.read_all();
+    machine.check();
+}
+
+/// The kernel refuses such a length before it looks at anything.
+#[test]
+fn a_length_beyond_whole_pages_is_no_advice() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, UNIT);
+    let advised = machine.madvise(0, usize::MAX, libc::MADV_DONTFORK);
+    assert_eq!(advised, Err(libc::EINVAL));
+    let range = machine.process.lock().ranges.find(start).unwrap();
+    assert_eq!(range.attributes.in_child, InChild::Copied);
 }
