@@ -14,7 +14,7 @@ use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
-use ebb_sys::memory::page_up;
+use ebb_sys::memory::{self, page_up};
 use ebb_sys::paging::Kernel;
 
 /// Linux 6.13's, which the libc crate lacks.
@@ -42,6 +42,14 @@ fn concerns_us(advice: i32) -> bool {
             | libc::MADV_COLD
             | libc::MADV_PAGEOUT
     )
+}
+
+/// An area that a caller names, which may name what cannot be read.
+fn area(areas: *const libc::iovec, n: usize) -> Outcome<libc::iovec> {
+    let mut bytes = [0; size_of::<libc::iovec>()];
+    memory::read_own(areas.wrapping_add(n) as usize, &mut bytes).map_err(errno)?;
+    // SAFETY: an address and a number, of which any value is one.
+    Ok(unsafe { std::mem::transmute::<[u8; size_of::<libc::iovec>()], libc::iovec>(bytes) })
 }
 
 /// What a child is to have after such advice.
@@ -178,12 +186,13 @@ impl<K: Kernel> Pager<K> {
         if OF_OTHERS.contains(&advice) || count > libc::UIO_MAXIOV as usize || !self.wanted() {
             return call(count).map_err(errno);
         }
+        // The kernel reads all of them before it does anything.
+        (0..count).try_for_each(|n| area(areas, n).map(drop))?;
         // All else it refuses, unless the memory is the caller's.
         call(0).map_err(errno)?;
         let mut heard = 0;
         for n in 0..count {
-            // SAFETY: as above.
-            let area = unsafe { areas.add(n).read() };
+            let area = area(areas, n)?;
             // SAFETY: as above.
             match unsafe { self.madvise(area.iov_base as usize, area.iov_len, advice) } {
                 Ok(()) => heard += area.iov_len,
