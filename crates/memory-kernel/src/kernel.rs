@@ -684,7 +684,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         let mut tables = self.called(Call::Mremap, old, new_len);
         let (old_len, new_len) = (page_up(old_len), page_up(new_len));
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        if !tables.is_whole(old, old_len) {
+        let shrinks = new_len <= old_len && !fixed;
+        // Only memory that moves or grows has to be one mapping.
+        if shrinks && tables.mappings.get(old).is_none()
+            || !shrinks && !tables.is_whole(old, old_len)
+        {
             // As some kernels do it: what is replaced goes first, whatever comes of the call.
             let woken = match fixed {
                 true => tables.unmap(new, new_len),
@@ -704,7 +708,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         {
             return Err(Errno(libc::ENOMEM));
         }
-        if new_len <= old_len && !fixed {
+        if shrinks {
             let woken = tables.unmap(old + new_len, old_len - new_len);
             drop(tables);
             self.tell(woken);

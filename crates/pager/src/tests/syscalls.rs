@@ -1,8 +1,9 @@
 //! Memory calls of the program while its pages are somewhere else.
 
-use super::machine::{Machine, PLAIN};
+use super::machine::{Machine, MemoryKernel, PLAIN};
 use crate::map::page_map::{ADDRESSES, Page, PageNumber, UNIT};
-use crate::map::ranges::InChild;
+use crate::map::ranges::{Attributes, InChild};
+use crate::pager::Pager;
 use crate::process::outcome::RETRY;
 use ebb_engine::random::Random;
 use ebb_memory_kernel::page_tables::{InChild as KernelInChild, PageTables};
@@ -568,4 +569,91 @@ fn a_length_beyond_whole_pages_is_no_advice() {
     assert_eq!(advised, Err(libc::EINVAL));
     let range = machine.process.lock().ranges.find(start).unwrap();
     assert_eq!(range.attributes.in_child, InChild::Copied);
+}
+
+/// The attributes of the page at an address, if it is managed.
+fn attributes(machine: &Machine, page: usize) -> Option<Attributes> {
+    let range = machine.process.lock().ranges.find(page);
+    range.map(|range| range.attributes)
+}
+
+/// The kernel shrinks several mappings in one call.
+#[test]
+fn memory_that_shrinks_keeps_each_protection() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, 2 * UNIT);
+    machine.mprotect(start, PAGE, libc::PROT_NONE).unwrap();
+    machine.model.remove(&start);
+    let less = UNIT * PAGE;
+    let shrunk = machine.mremap(start, 2 * UNIT * PAGE, less, 0, 0);
+    assert_eq!(shrunk, Ok(start));
+    machine.model.retain(|at, _| *at < start + less);
+    let mut wanted = [PLAIN; UNIT];
+    wanted[0] = libc::PROT_NONE;
+    assert_eq!(protections(&machine, start, 2 * UNIT), wanted);
+    machine.read_all();
+    machine.evict(start + PAGE);
+    machine.read_all();
+    machine.check();
+}
+
+/// What the kernel knows nothing of goes along page by page. What comes is pinned only if all is.
+#[test]
+fn pins_and_guards_go_along_with_their_pages() {
+    for (pinned, moves) in [(3, false), (0, false), (3, true), (0, true)] {
+        let mut machine = Machine::new(1024);
+        let old = half_out(&mut machine, UNIT);
+        let pin = old + pinned * PAGE;
+        machine.touch(1, pin, None);
+        let excluded = machine.pager.exclude_locked(pin, pin + PAGE);
+        assert_eq!(excluded, Ok(true));
+        let (last, end) = (old + (UNIT - 1) * PAGE, old + UNIT * PAGE);
+        let guard = |a: &mut Attributes| a.guarded = true;
+        machine.process.lock().ranges.change(last, end, guard);
+        if !moves {
+            machine.kernel.unmap_behind(end, 8);
+        }
+        let new = machine
+            .mremap(old, UNIT * PAGE, (UNIT + 8) * PAGE, libc::MREMAP_MAYMOVE, 0)
+            .unwrap();
+        assert_eq!(new != old, moves);
+        machine.model = std::mem::take(&mut machine.model)
+            .into_iter()
+            .map(|(at, byte)| (at - old + new, byte))
+            .collect();
+        for i in 0..UNIT + 8 {
+            let is = attributes(&machine, new + i * PAGE).unwrap();
+            let wanted = (i == pinned, i == UNIT - 1, true);
+            assert_eq!((is.pinned, is.guarded, is.registered), wanted, "page {i}");
+        }
+        machine.reclaim(256);
+        assert!(machine.kernel.is_present(new + pinned * PAGE));
+        assert!(!machine.kernel.is_present(new + (pinned + 1) * PAGE));
+        machine.read_all();
+        machine.check();
+    }
+}
+
+/// Before a process pages, what is excluded is not managed. The rest of the mapping is, wherever it goes.
+#[test]
+fn memory_of_which_the_first_page_is_not_managed_moves_as_a_whole() {
+    let pager: &'static Pager<MemoryKernel> =
+        Box::leak(Box::new(Pager::new(MemoryKernel::alone())));
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: memory of the kernel in memory, here and below.
+    let old = unsafe { pager.map_here(0, 8 * PAGE, PLAIN, flags, (-1, 0), true) }.unwrap();
+    assert_eq!(pager.exclude_locked(old, old + PAGE), Ok(false));
+    let how = libc::MREMAP_MAYMOVE;
+    // SAFETY: as above.
+    let new = unsafe { pager.remap_here(old, 8 * PAGE, 16 * PAGE, how, 0) }.unwrap();
+    assert_ne!(new, old);
+    let all = || -> Vec<_> {
+        let state = pager.lock();
+        state.ranges.all().map(|r| (r.start, r.end)).collect()
+    };
+    assert_eq!(all(), [(new + PAGE, new + 16 * PAGE)]);
+    // SAFETY: as above.
+    let shrunk = unsafe { pager.remap_here(new, 16 * PAGE, 4 * PAGE, 0, 0) };
+    assert_eq!(shrunk, Ok(new));
+    assert_eq!(all(), [(new + PAGE, new + 4 * PAGE)]);
 }
