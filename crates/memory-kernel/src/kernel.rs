@@ -684,7 +684,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         let mut tables = self.called(Call::Mremap, old, new_len);
         let (old_len, new_len) = (page_up(old_len), page_up(new_len));
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        if !tables.is_whole(old, old_len) {
+        let shrinks = new_len <= old_len && !fixed;
+        // Only memory that moves or grows has to be one mapping.
+        if shrinks && tables.mappings.get(old).is_none()
+            || !shrinks && !tables.is_whole(old, old_len)
+        {
             // As some kernels do it: what is replaced goes first, whatever comes of the call.
             let woken = match fixed {
                 true => tables.unmap(new, new_len),
@@ -704,7 +708,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         {
             return Err(Errno(libc::ENOMEM));
         }
-        if new_len <= old_len && !fixed {
+        if shrinks {
             let woken = tables.unmap(old + new_len, old_len - new_len);
             drop(tables);
             self.tell(woken);
@@ -737,20 +741,23 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
         let mut tables = self.called(Call::Mprotect, addr, len);
-        if !tables.all(addr, len, |_| true) {
-            return Err(Errno(libc::ENOMEM));
-        }
-        tables.change(addr, len, |m| m.prot = prot);
-        Ok(())
+        // What lies before a hole changes all the same.
+        let hole = pages_of(addr, len).find(|at| tables.mappings.get(*at).is_none());
+        let changed = hole.map_or(len, |at| at - addr);
+        tables.change(addr, changed, |m| m.prot = prot);
+        hole.map_or(Ok(()), |_| Err(Errno(libc::ENOMEM)))
     }
     unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
         let mut tables = self.called(Call::Madvise, addr, len);
-        if !tables.all(addr, len, |_| true) {
-            return Err(Errno(libc::ENOMEM));
+        if page_up(len) < len {
+            return Err(Errno(libc::EINVAL));
         }
+        // Holes are passed over.
+        let whole = tables.all(addr, len, |_| true);
         match advice {
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
-                if advice == libc::MADV_DONTNEED && !tables.all(addr, len, |m| !m.locked) {
+                let locked = tables.first(addr, len, |m| m.locked).is_some();
+                if advice == libc::MADV_DONTNEED && locked {
                     return Err(Errno(libc::EINVAL));
                 }
                 // A page that was poisoned reads as zeros, too.
@@ -764,6 +771,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                 tables.change(addr, len, |m| m.in_child = InChild::Copied);
             }
             libc::MADV_WIPEONFORK => tables.change(addr, len, |m| m.in_child = InChild::Wiped),
+            libc::MADV_POPULATE_WRITE if !whole => {}
             libc::MADV_POPULATE_WRITE if self.threads.is_own_thread() => {
                 for (_, page) in tables.pages.range_mut(addr..addr + len) {
                     assert!(!page.protected, "the pager would wait for itself");
@@ -776,7 +784,10 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             }
             _ => {}
         }
-        Ok(())
+        match whole {
+            true => Ok(()),
+            false => Err(Errno(libc::ENOMEM)),
+        }
     }
     unsafe fn process_madvise(
         &self,

@@ -14,6 +14,7 @@
 //! - the internal heap, which allocates for the pager as any allocator does for a program
 //! - numbers and types without a question: page size, rounding, [`Errno`]
 //! - `robust` locks of children that share memory, which are words of that memory
+//! - the areas of a `process_madvise`, which lie in the caller's memory
 
 use crate::Errno;
 use crate::pagemap::Mapped;

@@ -104,6 +104,18 @@ int main(int argc, char **argv)
 		held[way] = map(SIZE);
 		memset(held[way], 7, SIZE);
 	}
+	/* The kernel reads the vector, and no part is dropped of one that it cannot read as a whole. */
+	int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	char *edge = map(2 * PAGE) + PAGE;
+	struct iovec area = {held[MADVISE], PAGE};
+	munmap(edge, PAGE);
+	memcpy(edge - sizeof area, &area, sizeof area);
+	for (int which = 0; which < 2; which++) {
+		const struct iovec *vector = which ? (void *)(edge - sizeof area) : (void *)edge;
+		errno = 0;
+		long result = process_madvise(self, vector, 1 + which, MADV_DONTNEED, 0);
+		printf("unreadable: %ld errno %d, %d\n", result, errno, held[MADVISE][0]);
+	}
 	char *heap = (char *)(((uintptr_t)syscall(SYS_brk, 0) + PAGE - 1) & -(uintptr_t)PAGE);
 	if ((char *)syscall(SYS_brk, heap + SIZE) != heap + SIZE)
 		return 3;

@@ -6,7 +6,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
-use crate::map::ranges::InChild;
+use crate::map::ranges::{InChild, Ranges};
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
@@ -14,7 +14,7 @@ use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
-use ebb_sys::memory::page_up;
+use ebb_sys::memory::{self, page_up};
 use ebb_sys::paging::Kernel;
 
 /// Linux 6.13's, which the libc crate lacks.
@@ -44,14 +44,58 @@ fn concerns_us(advice: i32) -> bool {
     )
 }
 
+/// An area that a caller names, which may name what cannot be read.
+fn area(areas: *const libc::iovec, n: usize) -> Outcome<libc::iovec> {
+    let mut bytes = [0; size_of::<libc::iovec>()];
+    memory::read_own(areas.wrapping_add(n) as usize, &mut bytes).map_err(errno)?;
+    // SAFETY: an address and a number, of which any value is one.
+    Ok(unsafe { std::mem::transmute::<[u8; size_of::<libc::iovec>()], libc::iovec>(bytes) })
+}
+
+/// What a child is to have after such advice.
+fn in_child(advice: i32) -> InChild {
+    match advice {
+        libc::MADV_DONTFORK => InChild::Absent,
+        libc::MADV_WIPEONFORK => InChild::Wiped,
+        _ => InChild::Copied,
+    }
+}
+
+/// Advises one part of an area after the other, as the kernel does it: behind a hole it goes on. Managed memory hears
+/// of it only if it is `for_managed`; what a child is to have of that is noted.
+fn advise_parts(
+    ranges: &mut Ranges,
+    (start, end): (usize, usize),
+    for_managed: bool,
+    noted: Option<InChild>,
+    call: impl Fn(usize, usize) -> Outcome<()>,
+) -> Outcome<()> {
+    let (mut at, mut holes) = (start, Ok(()));
+    while at < end {
+        let (stop, managed) = ranges.part(at, end);
+        if for_managed || !managed {
+            match call(at, stop - at) {
+                Err(libc::ENOMEM) => holes = Err(libc::ENOMEM),
+                advised => advised?,
+            }
+        }
+        if let Some(now) = noted {
+            ranges.change(at, stop, |a| a.in_child = now);
+        }
+        at = stop;
+    }
+    holes
+}
+
 impl<K: Kernel> Pager<K> {
     /// `madvise(2)`. Requires: as the system call.
     pub unsafe fn madvise(&'static self, addr: usize, len: usize, advice: i32) -> Outcome<()> {
         // SAFETY: the caller answers for the system call.
         let call = |addr, len| unsafe { self.kernel.madvise(addr, len, advice) }.map_err(errno);
         let end = addr.saturating_add(page_up(len));
-        // The kernel refuses what does not begin and end with a page.
-        if !end.is_multiple_of(PAGE_SIZE) || !concerns_us(advice) {
+        // The kernel refuses what does not begin and end with a page, and lengths that no whole pages have.
+        let refused = !end.is_multiple_of(PAGE_SIZE) || page_up(len) < len;
+        if refused || !concerns_us(advice) {
             return call(addr, len);
         }
         match self.executor(MemoryCall::Advise { addr, len, advice }) {
@@ -77,20 +121,8 @@ impl<K: Kernel> Pager<K> {
         let mut state = self.lock();
         let paged = self.process().is_some();
         if state.ranges.overlaps(addr, end) {
+            let area = (addr, end);
             match advice {
-                // Of no use for anonymous memory, and our mark (`registration::set_apart`): what lies beside
-                // managed memory alone hears of it.
-                libc::MADV_RANDOM => {
-                    let mut at = addr;
-                    while at < end {
-                        let (stop, managed) = state.ranges.part(at, end);
-                        if !managed {
-                            call(at, stop - at)?;
-                        }
-                        at = stop;
-                    }
-                    return Ok(());
-                }
                 libc::MADV_DONTNEED
                 | libc::MADV_FREE
                 | libc::MADV_DONTNEED_LOCKED
@@ -103,24 +135,26 @@ impl<K: Kernel> Pager<K> {
                 | libc::MADV_DOFORK
                 | libc::MADV_WIPEONFORK
                 | libc::MADV_KEEPONFORK => {
-                    let now = match advice {
-                        libc::MADV_DONTFORK => InChild::Absent,
-                        libc::MADV_WIPEONFORK => InChild::Wiped,
-                        _ => InChild::Copied,
-                    };
                     // Registered ranges are kept from children but at forks that we know of.
-                    if !(paged && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK)) {
-                        call(addr, len)?;
-                    }
-                    state.ranges.change(addr, end, |a| a.in_child = now);
-                    return Ok(());
+                    let ours = paged && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK);
+                    let now = Some(in_child(advice));
+                    return advise_parts(&mut state.ranges, area, !ours, now, call);
+                }
+                // Of no use for anonymous memory, and our mark (`registration::set_apart`).
+                libc::MADV_RANDOM => {
+                    return advise_parts(&mut state.ranges, area, false, None, call);
                 }
                 // Filled or merged behind our back, such pages could not be moved out or counted.
-                libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE if paged => return Ok(()),
-                libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE => return call(addr, len),
-                libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT if paged => {
-                    return Ok(());
+                libc::MADV_HUGEPAGE
+                | libc::MADV_MERGEABLE
+                | libc::MADV_WILLNEED
+                | libc::MADV_COLD
+                | libc::MADV_PAGEOUT
+                    if paged =>
+                {
+                    return advise_parts(&mut state.ranges, area, false, None, call);
                 }
+                libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE => return call(addr, len),
                 _ => {}
             }
         }
@@ -152,12 +186,13 @@ impl<K: Kernel> Pager<K> {
         if OF_OTHERS.contains(&advice) || count > libc::UIO_MAXIOV as usize || !self.wanted() {
             return call(count).map_err(errno);
         }
+        // The kernel reads all of them before it does anything.
+        (0..count).try_for_each(|n| area(areas, n).map(drop))?;
         // All else it refuses, unless the memory is the caller's.
         call(0).map_err(errno)?;
         let mut heard = 0;
         for n in 0..count {
-            // SAFETY: as above.
-            let area = unsafe { areas.add(n).read() };
+            let area = area(areas, n)?;
             // SAFETY: as above.
             match unsafe { self.madvise(area.iov_base as usize, area.iov_len, advice) } {
                 Ok(()) => heard += area.iov_len,

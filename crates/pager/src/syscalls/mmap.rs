@@ -4,9 +4,11 @@
 use crate::map::page_map::ADDRESSES;
 use crate::map::ranges::Attributes;
 use crate::pager::Pager;
+use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
 
@@ -264,13 +266,45 @@ impl<K: Kernel> Pager<K> {
             state = self.settled(state, addr, end)?;
         }
         // SAFETY: the caller answers for the system call.
-        unsafe { self.kernel.mprotect(addr, len, prot) }.map_err(errno)?;
+        let protected = unsafe { self.kernel.mprotect(addr, len, prot) };
         if !state.ranges.overlaps(addr, end) {
-            return Ok(false);
+            return protected.map(|()| false).map_err(errno);
+        }
+        if let Err(error) = protected {
+            // The kernel refuses anything else before it changes anything.
+            if end.is_multiple_of(PAGE_SIZE) {
+                // SAFETY: as above.
+                unsafe { self.protect_again(&mut state, addr, end, prot) };
+            }
+            return Err(errno(error));
         }
         self.change(&mut state, addr, end, |a| a.protection = prot);
         let range = state.ranges.find(addr);
         Ok(prot != libc::PROT_NONE && range.is_some_and(|r| !r.attributes.registered))
+    }
+
+    /// Repeats a call that failed, bit by bit up to where it fails, and notes what is protected so. The kernel changes
+    /// what lies before a hole, or before a mapping that it cannot split.
+    unsafe fn protect_again(
+        &'static self,
+        state: &mut Locked,
+        start: usize,
+        end: usize,
+        prot: i32,
+    ) {
+        let (mut at, mut most) = (start, end - start);
+        while at < end {
+            let piece = most.min(end - at);
+            // SAFETY: the caller answers for the system call.
+            match unsafe { self.kernel.mprotect(at, piece, prot) } {
+                Ok(()) => {
+                    self.change(state, at, at + piece, |a| a.protection = prot);
+                    at += piece;
+                }
+                Err(_) if piece > PAGE_SIZE => most = piece / 2 / PAGE_SIZE * PAGE_SIZE,
+                Err(_) => return,
+            }
+        }
     }
 
     /// `brk(2)` as the system call has it: asks for a break, answers the break there is.

@@ -1,10 +1,12 @@
 //! Memory calls of the program while its pages are somewhere else.
 
-use super::machine::{Machine, PLAIN};
+use super::machine::{Machine, MemoryKernel, PLAIN};
 use crate::map::page_map::{ADDRESSES, Page, PageNumber, UNIT};
+use crate::map::ranges::{Attributes, InChild};
+use crate::pager::Pager;
 use crate::process::outcome::RETRY;
 use ebb_engine::random::Random;
-use ebb_memory_kernel::page_tables::PageTables;
+use ebb_memory_kernel::page_tables::{InChild as KernelInChild, PageTables};
 use ebb_memory_kernel::{PAGE, Stop};
 
 /// Writes to pages, and evicts every second unit of them.
@@ -493,4 +495,181 @@ fn what_was_looked_at_while_it_moved_leaves_later() {
     machine.evict(start);
     machine.read_all();
     machine.check();
+}
+
+/// The protection on record, of each page that is managed.
+fn protections(machine: &Machine, start: usize, pages: usize) -> Vec<i32> {
+    let state = machine.process.lock();
+    let protection = |i| Some(state.ranges.find(start + i * PAGE)?.attributes.protection);
+    (0..pages).filter_map(protection).collect()
+}
+
+/// The kernel changes what lies before a hole, and so does the record: pages leave as their memory allows.
+#[test]
+fn a_protection_that_meets_a_hole_is_known_up_to_there() {
+    for (before, after) in [(libc::PROT_READ, PLAIN), (PLAIN, libc::PROT_READ)] {
+        let mut machine = Machine::new(1024);
+        let start = half_out(&mut machine, UNIT);
+        machine.mprotect(start, UNIT * PAGE, before).unwrap();
+        let beyond = machine.mprotect(start, 2 * UNIT * PAGE, after);
+        assert_eq!(beyond, Err(libc::ENOMEM));
+        assert_eq!(protections(&machine, start, UNIT), [after; UNIT]);
+        // A hole of which libc knows nothing.
+        let hole = start + 5 * PAGE;
+        machine.kernel.unmap_behind(hole, 1);
+        machine.model.remove(&hole);
+        let within = machine.mprotect(start, UNIT * PAGE, before);
+        assert_eq!(within, Err(libc::ENOMEM));
+        assert_eq!(protections(&machine, start, 5), [before; 5]);
+        assert_eq!(protections(&machine, hole, UNIT - 5), [after; UNIT - 5]);
+        machine.read_all();
+        machine.check();
+    }
+}
+
+/// The kernel passes over holes, and so does the record: a child finds zeros, wherever the pages were.
+#[test]
+fn advice_on_forks_that_meets_a_hole_is_known() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, 2 * UNIT);
+    machine.munmap(start + UNIT * PAGE, PAGE).unwrap();
+    let advised = machine.madvise(start, 2 * UNIT * PAGE, libc::MADV_WIPEONFORK);
+    assert_eq!(advised, Err(libc::ENOMEM));
+    let state = machine.process.lock();
+    for page in [start, start + (UNIT + 1) * PAGE] {
+        let range = state.ranges.find(page).unwrap();
+        assert_eq!(range.attributes.in_child, InChild::Wiped);
+    }
+}
+
+/// Advice on managed memory that the pager keeps to itself reaches what else lies in its area, and tells of holes.
+#[test]
+fn advice_reaches_memory_that_is_not_managed() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, UNIT);
+    let (shared, hole) = (start + UNIT * PAGE, start + (UNIT + 2) * PAGE);
+    machine.kernel.map_behind(shared, 2);
+    let of_kernel = |machine: &Machine, at| machine.kernel.tables(|t| t.mappings[at].in_child);
+    let before = of_kernel(&machine, start);
+    for (advice, wanted, noted) in [
+        (libc::MADV_DONTFORK, KernelInChild::Absent, InChild::Absent),
+        (libc::MADV_DOFORK, KernelInChild::Copied, InChild::Copied),
+    ] {
+        let advised = machine.madvise(start, hole - start, advice);
+        assert_eq!(advised, Ok(()));
+        assert_eq!(of_kernel(&machine, shared), wanted);
+        assert_eq!(of_kernel(&machine, start), before, "the pager's own affair");
+        let range = machine.process.lock().ranges.find(start).unwrap();
+        assert_eq!(range.attributes.in_child, noted);
+    }
+    for advice in [
+        libc::MADV_DONTFORK,
+        libc::MADV_RANDOM,
+        libc::MADV_HUGEPAGE,
+        libc::MADV_WILLNEED,
+        libc::MADV_PAGEOUT,
+    ] {
+        let advised = machine.madvise(start, hole + PAGE - start, advice);
+        assert_eq!(advised, Err(libc::ENOMEM), "advice {advice}");
+    }
+    machine.read_all();
+    machine.check();
+}
+
+/// The kernel refuses such a length before it looks at anything.
+#[test]
+fn a_length_beyond_whole_pages_is_no_advice() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, UNIT);
+    let advised = machine.madvise(0, usize::MAX, libc::MADV_DONTFORK);
+    assert_eq!(advised, Err(libc::EINVAL));
+    let range = machine.process.lock().ranges.find(start).unwrap();
+    assert_eq!(range.attributes.in_child, InChild::Copied);
+}
+
+/// The attributes of the page at an address, if it is managed.
+fn attributes(machine: &Machine, page: usize) -> Option<Attributes> {
+    let range = machine.process.lock().ranges.find(page);
+    range.map(|range| range.attributes)
+}
+
+/// The kernel shrinks several mappings in one call.
+#[test]
+fn memory_that_shrinks_keeps_each_protection() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, 2 * UNIT);
+    machine.mprotect(start, PAGE, libc::PROT_NONE).unwrap();
+    machine.model.remove(&start);
+    let less = UNIT * PAGE;
+    let shrunk = machine.mremap(start, 2 * UNIT * PAGE, less, 0, 0);
+    assert_eq!(shrunk, Ok(start));
+    machine.model.retain(|at, _| *at < start + less);
+    let mut wanted = [PLAIN; UNIT];
+    wanted[0] = libc::PROT_NONE;
+    assert_eq!(protections(&machine, start, 2 * UNIT), wanted);
+    machine.read_all();
+    machine.evict(start + PAGE);
+    machine.read_all();
+    machine.check();
+}
+
+/// What the kernel knows nothing of goes along page by page. What comes is pinned only if all is.
+#[test]
+fn pins_and_guards_go_along_with_their_pages() {
+    for (pinned, moves) in [(3, false), (0, false), (3, true), (0, true)] {
+        let mut machine = Machine::new(1024);
+        let old = half_out(&mut machine, UNIT);
+        let pin = old + pinned * PAGE;
+        machine.touch(1, pin, None);
+        let excluded = machine.pager.exclude_locked(pin, pin + PAGE);
+        assert_eq!(excluded, Ok(true));
+        let (last, end) = (old + (UNIT - 1) * PAGE, old + UNIT * PAGE);
+        let guard = |a: &mut Attributes| a.guarded = true;
+        machine.process.lock().ranges.change(last, end, guard);
+        if !moves {
+            machine.kernel.unmap_behind(end, 8);
+        }
+        let new = machine
+            .mremap(old, UNIT * PAGE, (UNIT + 8) * PAGE, libc::MREMAP_MAYMOVE, 0)
+            .unwrap();
+        assert_eq!(new != old, moves);
+        machine.model = std::mem::take(&mut machine.model)
+            .into_iter()
+            .map(|(at, byte)| (at - old + new, byte))
+            .collect();
+        for i in 0..UNIT + 8 {
+            let is = attributes(&machine, new + i * PAGE).unwrap();
+            let wanted = (i == pinned, i == UNIT - 1, true);
+            assert_eq!((is.pinned, is.guarded, is.registered), wanted, "page {i}");
+        }
+        machine.reclaim(256);
+        assert!(machine.kernel.is_present(new + pinned * PAGE));
+        assert!(!machine.kernel.is_present(new + (pinned + 1) * PAGE));
+        machine.read_all();
+        machine.check();
+    }
+}
+
+/// Before a process pages, what is excluded is not managed. The rest of the mapping is, wherever it goes.
+#[test]
+fn memory_of_which_the_first_page_is_not_managed_moves_as_a_whole() {
+    let pager: &'static Pager<MemoryKernel> =
+        Box::leak(Box::new(Pager::new(MemoryKernel::alone())));
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: memory of the kernel in memory, here and below.
+    let old = unsafe { pager.map_here(0, 8 * PAGE, PLAIN, flags, (-1, 0), true) }.unwrap();
+    assert_eq!(pager.exclude_locked(old, old + PAGE), Ok(false));
+    let how = libc::MREMAP_MAYMOVE;
+    // SAFETY: as above.
+    let new = unsafe { pager.remap_here(old, 8 * PAGE, 16 * PAGE, how, 0) }.unwrap();
+    assert_ne!(new, old);
+    let all = || -> Vec<_> {
+        let state = pager.lock();
+        state.ranges.all().map(|r| (r.start, r.end)).collect()
+    };
+    assert_eq!(all(), [(new + PAGE, new + 16 * PAGE)]);
+    // SAFETY: as above.
+    let shrunk = unsafe { pager.remap_here(new, 16 * PAGE, 4 * PAGE, 0, 0) };
+    assert_eq!(shrunk, Ok(new));
+    assert_eq!(all(), [(new + PAGE, new + 4 * PAGE)]);
 }
