@@ -4,6 +4,7 @@ use crate::support::{close_inherited, exit_now, fork, kill, stamps_of};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
 use ebb_engine::random::Random;
+use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_tree::{
     Answer, ChildSlot, Codec, Config, DeviceState, JoinError, Member, Mode, SlotState, Way,
 };
@@ -32,6 +33,7 @@ pub fn play(role: &[String]) {
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
         "reaper" => reaper(role[1] == "apart"),
+        "holds-up" => holds_up(role[1] == "late"),
         "leaver" => leaver(number(1) as u32),
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
@@ -471,6 +473,28 @@ fn reaper(apart: bool) {
     reap(pid);
     member.reap_dead();
     println!("{}", member.charged());
+}
+
+/// A child of it gives the supervisor the descriptor of its parent's memory, whose readers wait; `late`: from when the
+/// supervisor has it. The child ends, and the memory is in use.
+fn holds_up(late: bool) {
+    let faults = match Userfaultfd::open() {
+        Ok(faults) => faults,
+        Err(e) => return println!("no userfaultfd: {e}"),
+    };
+    let hold_up = || rustix::fs::fcntl_setfl(&faults, rustix::fs::OFlags::empty()).unwrap();
+    if fork().is_some() {
+        sleep_forever();
+    }
+    let (member, _devices) = join();
+    if !late {
+        hold_up();
+    }
+    assert!(member.send_userfaultfd(&faults));
+    member.message("gave it");
+    wait_line();
+    hold_up();
+    exit_now(0);
 }
 
 /// Says that a device fails it, twice: first some writes, then all.

@@ -3,6 +3,7 @@
 use crate::support::{Tree, descendants, kill, mib};
 use crate::{Scenario, admission, helped};
 use ebb_engine::random::Random;
+use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_tree::{MAX_DEVICES, Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -47,6 +48,7 @@ pub const ALL: &[Scenario] = &[
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
     ("members_reap_the_dead_of_one_namespace", 20, reap),
+    ("no_member_holds_the_supervisor_up", 30, held_up),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
     ("a_failing_device_is_told_of_once_a_stage", 30, failing),
     (
@@ -661,6 +663,31 @@ fn reap() {
         return;
     }
     assert_eq!(apart, "300\n300\n300\n");
+}
+
+/// A member gives a descriptor whose readers wait, and ends while the memory is in use.
+fn held_up() {
+    if let Err(e) = Userfaultfd::open() {
+        return println!("  no userfaultfd here: {e}");
+    }
+    for when in ["early", "late"] {
+        let mut tree = Tree::new(mib(64), 3);
+        let mut holder = tree.start(&["holds-up", when]);
+        tree.expect("gave it");
+        tell(&mut holder);
+        // All that is left of the child is its parent's memory.
+        let ended = tree.until(S(5), |tree| tree.sup.members() == 0);
+        assert!(ended, "{when}");
+        tree.run_for(Duration::from_secs(2));
+        let begin = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        tree.run_for(Duration::from_secs(1));
+        let end = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let spent = Duration::try_from(end - begin).unwrap();
+        assert!(spent < Duration::from_millis(500), "{when}: {spent:?}");
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        tree.expect_empty();
+    }
 }
 
 fn run() {
