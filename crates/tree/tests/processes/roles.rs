@@ -32,7 +32,7 @@ pub fn play(role: &[String]) {
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
-        "reaper" => reaper(role[1] == "apart"),
+        "reaper" => reaper(&role[1]),
         "holds-up" => holds_up(role[1] == "late"),
         "leaver" => leaver(number(1) as u32),
         "crowd" => crowd(number(1)),
@@ -432,9 +432,10 @@ fn forks_in_vain(times: u64) {
     kill(pid, libc::SIGKILL);
 }
 
-/// Reaps the dead together with its second child, which may be of a PID namespace of its own. Each
-/// of the three has charged 100 pages.
-fn reaper(apart: bool) {
+/// Reaps the dead together with its second child, which has no connection. It may be of a PID namespace of its own:
+/// `apart`. `beside`: the supervisor lives. Each of the three has charged 100 pages.
+fn reaper(how: &str) {
+    let apart = how == "apart";
     let reap = |pid: u32| {
         // SAFETY: a null status is allowed.
         unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
@@ -449,7 +450,7 @@ fn reaper(apart: bool) {
     member.child_forked(first, pid);
     member.message("has a child");
     wait_line();
-    while member.supervised() {
+    while how != "beside" && member.supervised() {
         std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: the process has one thread, and only what it forks is concerned.
