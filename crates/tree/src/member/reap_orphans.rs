@@ -67,7 +67,8 @@ impl Member {
             if n == self.slot()
                 || !matches!(named, Named::Pid(pid) if is_dead(pid))
                 // It may be in the midst of writing to a device.
-                || helper.is_some_and(|pid| !is_dead(pid))
+                || !matches!(helper, Named::Unborn)
+                    && !matches!(helper, Named::Pid(pid) if is_dead(pid))
                 // It may be a stranger's name.
                 || table.is_mixed()
                 || !table.claim(n, word, self.program_pid())
@@ -228,10 +229,14 @@ mod tests {
             fixture.member.table.slot(fixture.dead),
             fixture.word().taken,
         );
-        slot.name_helper(taken, std::process::id());
+        slot.name_helper(taken, Named::Pid(std::process::id()));
         fixture.member.reap_dead();
         fixture.assert_kept();
-        slot.name_helper(taken, NOBODY);
+        // Who has that number elsewhere is not known.
+        slot.name_helper(taken, Named::Foreign(NOBODY - 1));
+        fixture.member.reap_dead();
+        fixture.assert_kept();
+        slot.name_helper(taken, Named::Pid(NOBODY));
         fixture.member.reap_dead();
         fixture.assert_reaped();
     }

@@ -10,6 +10,7 @@ use ebb_tree::{
 };
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -33,6 +34,7 @@ pub fn play(role: &[String]) {
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
         "reaper" => reaper(&role[1]),
+        "apart" => apart(),
         "holds-up" => holds_up(role[1] == "late"),
         "leaver" => leaver(number(1) as u32),
         "crowd" => crowd(number(1)),
@@ -474,6 +476,73 @@ fn reaper(how: &str) {
     reap(pid);
     member.reap_dead();
     println!("{}", member.charged());
+}
+
+/// A process with two children that cannot reach the supervisor, as from another network namespace. The first ends,
+/// while who serves it lives on. The second, of another PID namespace, has a child itself, which it names by a number
+/// that nobody has outside.
+fn apart() {
+    const NOBODY: u32 = i32::MAX as u32;
+    let (member, _devices) = join();
+    member.start_paging(100);
+    let (from, to) = rustix::pipe::pipe().unwrap();
+    let tell = |pid: u32| {
+        let told = rustix::io::write(&to, &pid.to_ne_bytes());
+        assert_eq!(told, Ok(4));
+    };
+    let told = || {
+        let mut pid = [0; 4];
+        assert_eq!(rustix::io::read(&from, &mut pid), Ok(4));
+        u32::from_ne_bytes(pid)
+    };
+    let begin = |child: ChildSlot| {
+        member.child_started(child);
+        member.start_paging(0);
+    };
+    let first = member.reserve_child(0).unwrap();
+    let Some(pid) = fork() else {
+        begin(first);
+        let us = rustix::process::getpid();
+        let us = rustix::process::pidfd_open(us, rustix::process::PidfdFlags::empty()).unwrap();
+        if fork().is_none() {
+            let unreachable = member.rejoin("ebb-tree-1-0-0123456789abcdef", Some(us.as_fd()));
+            assert!(matches!(unreachable, Err(JoinError::Connect(_))));
+            tell(std::process::id());
+            sleep_forever();
+        }
+        loop {
+            // SAFETY: touches no memory.
+            unsafe { libc::pause() };
+        }
+    };
+    member.child_forked(first, pid);
+    let helper = told();
+    kill(pid, libc::SIGKILL);
+    // SAFETY: a null status is allowed.
+    unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
+    // SAFETY: the process has one thread, and only what it forks is concerned.
+    if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+        member.message("not allowed");
+        sleep_forever();
+    }
+    let second = member.reserve_child(0).unwrap();
+    let Some(pid) = fork() else {
+        begin(second);
+        let third = member.reserve_child(0).unwrap();
+        if fork().is_none() {
+            begin(third);
+            tell(std::process::id());
+            sleep_forever();
+        }
+        member.child_forked(third, NOBODY - 1);
+        sleep_forever();
+    };
+    member.child_forked(second, pid);
+    assert_eq!(told(), 2, "its number inside");
+    member.message("all are there");
+    wait_line();
+    kill(helper, libc::SIGKILL);
+    sleep_forever();
 }
 
 /// A child of it gives the supervisor the descriptor of its parent's memory, whose readers wait; `late`: from when the

@@ -48,6 +48,11 @@ pub const ALL: &[Scenario] = &[
     ("an_orphan_that_execs_is_no_reader", 30, orphan_execs),
     ("members_outlive_the_supervisor", 30, outlive),
     ("members_reap_the_dead_of_one_namespace", 20, reap),
+    (
+        "nobody_is_taken_for_dead_by_a_number_of_another_namespace",
+        20,
+        apart,
+    ),
     ("no_member_holds_the_supervisor_up", 30, held_up),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
     ("a_failing_device_is_told_of_once_a_stage", 30, failing),
@@ -665,6 +670,34 @@ fn reap() {
         return;
     }
     assert_eq!(apart, "300\n300\n300\n");
+}
+
+/// Processes that never reached the supervisor, in a tree of two PID namespaces. The one that ended keeps its slot
+/// while who serves it lives, and the one whose number means nothing here keeps it.
+fn apart() {
+    let mut tree = Tree::new(mib(64), 3);
+    let mut parent = tree.start(&["apart"]);
+    let said = |tree: &Tree, what: &str| {
+        let notices = tree.notices.lock().unwrap();
+        notices.iter().any(|line| line.ends_with(what))
+    };
+    let ready = |tree: &mut Tree| said(tree, "all are there") || said(tree, "not allowed");
+    assert!(
+        tree.until(S(10), ready),
+        "{:?}",
+        tree.notices.lock().unwrap()
+    );
+    if said(&tree, "not allowed") {
+        return println!("  no other PID namespace: not allowed here");
+    }
+    tree.run_for(S(1));
+    assert_eq!(tree.sup.members(), 4, "all of them");
+    tell(&mut parent);
+    assert!(tree.until(S(5), |tree| tree.sup.members() == 3));
+    tree.run_for(S(1));
+    assert_eq!(tree.sup.members(), 3, "and no other");
+    parent.kill().unwrap();
+    parent.wait().unwrap();
 }
 
 /// A member gives a descriptor whose readers wait, and ends while the memory is in use.
