@@ -93,6 +93,7 @@ const INTERPRETED: [Part; 4] = [
             "longer_than_a_packet",
             "a_name_is_believed",
             "a_table_of_another_version",
+            "a_tree_is_supervised",
             "a_member_with_old_pages",
             "growth_that_is_allowed",
             "unsharing",

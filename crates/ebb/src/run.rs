@@ -172,7 +172,8 @@ fn leave_processes(
             // Nobody waits for it.
             return Ok(End::Exited(0));
         }
-        Ok(Side::Foreground) => {
+        Ok(Side::Foreground(copy)) => {
+            supervisor.hands_over(copy);
             serving.iter_mut().for_each(Serving::leave);
             say::rest();
         }

@@ -7,9 +7,11 @@
 
 use crate::Errno;
 use crate::kernel::{PAGE, raw};
+use crate::proc;
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const API: u64 = 0xAA;
@@ -183,6 +185,9 @@ impl From<OwnedFd> for Userfaultfd {
     }
 }
 
+/// What `/proc` shows descriptors of this kind as. Of files it shows paths, which begin with a slash.
+const KIND: &[u8] = b"anon_inode:[userfaultfd]";
+
 /// Where no program has memory: below are the pages that Linux maps to nobody.
 const LOWEST: u64 = 1 << 20;
 /// The end of user memory with four levels of page tables.
@@ -212,6 +217,22 @@ impl Userfaultfd {
             .read(true)
             .write(true)
             .open("/dev/userfaultfd")
+    }
+
+    /// One that another process gave us, who may mean harm. None: it is of another kind, whose system calls may
+    /// wait for anything, or [its readers wait](Self::is_nonblocking).
+    pub fn given(fd: OwnedFd) -> Option<Self> {
+        let mut shown = [MaybeUninit::uninit(); 64];
+        let of_this_kind = proc::path_of_fd(fd.as_raw_fd(), &mut shown).is_some_and(|s| s == KIND);
+        let given = Self { fd };
+        (of_this_kind && given.is_nonblocking()).then_some(given)
+    }
+
+    /// Whether readers do not wait. Without that the descriptor counts as readable for ever. All who hold one of the
+    /// same file can change it.
+    pub fn is_nonblocking(&self) -> bool {
+        rustix::fs::fcntl_getfl(&self.fd)
+            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 
     fn with_features(this: Self) -> Result<Self, OpenError> {
@@ -350,45 +371,23 @@ impl Userfaultfd {
         self.ioctl(UFFDIO_WRITEPROTECT, &mut arg)
     }
 
-    /// Reads up to `out.len()` faults, at most `BATCH`; empty if none waits. Does not block.
+    /// Reads up to `out.len()` faults, at most `BATCH`; empty if none waits. Does not block, unless somebody has
+    /// taken [the flag](Self::is_nonblocking) away.
     pub fn read<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno> {
-        const EMPTY: Message = Message {
-            event: 0,
-            reserved: [0; 7],
-            flags: 0,
-            address: 0,
-            thread: 0,
-            pad: 0,
-        };
-        let mut messages = [EMPTY; BATCH];
-        let messages = &mut messages[..out.len().min(BATCH)];
-        // SAFETY: the buffer is as long as we say and holds plain data.
-        let r = unsafe {
-            libc::read(
-                self.fd.as_raw_fd(),
-                messages.as_mut_ptr().cast(),
-                size_of_val(messages),
-            )
-        };
-        let n = match Errno::of(r as _) {
-            Ok(bytes) => bytes / size_of::<Message>(),
-            Err(Errno(libc::EINTR | libc::EAGAIN)) => 0,
-            Err(e) => return Err(e),
-        };
-        let mut count = 0;
-        for m in &messages[..n] {
-            // 0x12 is UFFD_EVENT_PAGEFAULT; no other event was asked for.
-            if m.event == 0x12 {
-                out[count] = Fault {
-                    address: m.address as usize & !(PAGE - 1),
-                    write: m.flags & 1 != 0,
-                    protected: m.flags & 2 != 0,
-                    thread: m.thread,
-                };
-                count += 1;
-            }
-        }
-        Ok(&out[..count])
+        read_faults(out, |buffer| {
+            // SAFETY: the buffer is as long as we say and holds plain data.
+            unsafe { libc::read(self.fd.as_raw_fd(), buffer.iov_base, buffer.iov_len) }
+        })
+    }
+
+    /// The same of one that another process gave us: does not block whatever its flags are, or become in the midst
+    /// of it.
+    pub fn read_given<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno> {
+        read_faults(out, |buffer| {
+            // -1: a file without offsets.
+            // SAFETY: the buffer is as long as we say and holds plain data.
+            unsafe { libc::preadv2(self.fd.as_raw_fd(), &buffer, 1, -1, libc::RWF_NOWAIT) }
+        })
     }
 
     /// Waits until faults can be read, at most `timeout_ms` (-1: for ever); whether there are any.
@@ -499,6 +498,46 @@ impl Userfaultfd {
 /// Faults read at once at most.
 pub const BATCH: usize = 8;
 
+/// Reads faults into a buffer by `read`, which returns as read(2) does.
+fn read_faults(
+    out: &mut [Fault],
+    read: impl FnOnce(libc::iovec) -> isize,
+) -> Result<&[Fault], Errno> {
+    const EMPTY: Message = Message {
+        event: 0,
+        reserved: [0; 7],
+        flags: 0,
+        address: 0,
+        thread: 0,
+        pad: 0,
+    };
+    let mut messages = [EMPTY; BATCH];
+    let messages = &mut messages[..out.len().min(BATCH)];
+    let buffer = libc::iovec {
+        iov_base: messages.as_mut_ptr().cast(),
+        iov_len: size_of_val(messages),
+    };
+    let n = match Errno::of(read(buffer) as _) {
+        Ok(bytes) => bytes / size_of::<Message>(),
+        Err(Errno(libc::EINTR | libc::EAGAIN)) => 0,
+        Err(e) => return Err(e),
+    };
+    let mut count = 0;
+    for m in &messages[..n] {
+        // 0x12 is UFFD_EVENT_PAGEFAULT; no other event was asked for.
+        if m.event == 0x12 {
+            out[count] = Fault {
+                address: m.address as usize & !(PAGE - 1),
+                write: m.flags & 1 != 0,
+                protected: m.flags & 2 != 0,
+                thread: m.thread,
+            };
+            count += 1;
+        }
+    }
+    Ok(&out[..count])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -569,5 +608,30 @@ mod tests {
         drop(fault);
         // SAFETY: nothing refers to the pages any more.
         unsafe { memory::munmap(area, 2 * PAGE).unwrap() };
+    }
+
+    /// A descriptor that never says what it is asked would hold up whoever reads it.
+    #[test]
+    fn nobody_waits_for_what_another_process_gave() {
+        use rustix::fs::{OFlags, fcntl_setfl};
+        let fault = match Userfaultfd::open() {
+            Ok(fault) => fault,
+            Err(e) => return println!("skipped: no userfaultfd: {e}"),
+        };
+        let given = |of: &Userfaultfd| Userfaultfd::given(of.fd.try_clone().unwrap());
+        let taken = given(&fault).expect("readers do not wait");
+        fcntl_setfl(&fault, OFlags::empty()).unwrap();
+        assert!(!taken.is_nonblocking(), "the flag is of both");
+        assert!(given(&fault).is_none());
+        let (done, read) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [Fault::default(); BATCH];
+            let _ = done.send(taken.read_given(&mut buffer).map(<[Fault]>::len));
+        });
+        let limit = std::time::Duration::from_secs(10);
+        assert_eq!(read.recv_timeout(limit), Ok(Ok(0)), "it waits");
+        let other = File::options().read(true).open("/dev/null").unwrap();
+        fcntl_setfl(&other, OFlags::NONBLOCK).unwrap();
+        assert!(Userfaultfd::given(other.into()).is_none(), "another kind");
     }
 }

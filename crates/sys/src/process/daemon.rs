@@ -9,8 +9,8 @@ const ON_THE_WAY: Duration = Duration::from_millis(500);
 /// Which of the two processes this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// The one that was there before.
-    Foreground,
+    /// The one that was there before, and the number of its copy.
+    Foreground(u32),
     /// Its copy, in a session of its own.
     Background,
 }
@@ -40,6 +40,6 @@ pub fn split() -> Result<Side, Errno> {
             unsafe { libc::setsid() };
             Ok(Side::Background)
         }
-        _ => Ok(Side::Foreground),
+        copy => Ok(Side::Foreground(copy as u32)),
     }
 }

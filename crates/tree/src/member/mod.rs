@@ -44,7 +44,7 @@ use join::{JoinRequest, number_of, request_join};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub struct Member {
     pub(crate) connection: KeptFd,
     /// The program's process, as it sees itself.
     program: AtomicU32,
+    /// Flag: the numbers that it sees are those of the table's PID namespace.
+    home: AtomicBool,
     /// The descriptors, from a welcome until they are taken.
     memory: Mutex<Option<MemoryDescriptors>>,
 }
@@ -100,7 +102,8 @@ impl Member {
             "no table; raise the limit on open files",
         ))?;
         let table = Table::map(fd.as_fd()).map_err(JoinError::Map)?;
-        table.arrive();
+        // A helper was made by its program: it is no further out.
+        let home = table.arrive();
         let connection = KeptFd::default();
         connection.keep(welcome.connection);
         let me = Arc::new(AtomicU32::new(welcome.slot.0 as u32));
@@ -110,6 +113,7 @@ impl Member {
             held: Held::default(),
             connection,
             program: AtomicU32::new(pid),
+            home: AtomicBool::new(home),
             memory: Mutex::new(welcome.memory),
         })
     }
@@ -129,6 +133,7 @@ impl Member {
             held: Held::default(),
             connection: KeptFd::default(),
             program: AtomicU32::new(std::process::id()),
+            home: AtomicBool::new(table.arrive()),
             memory: Mutex::default(),
         })
     }
@@ -151,8 +156,9 @@ impl Member {
         if program.is_some() {
             // Without a supervisor too: see `reap_orphans`.
             let taken = self.table.state(self.slot()).taken;
-            let helper = std::process::id();
-            self.table.slot(self.slot()).name_helper(taken, helper);
+            // Its program may be further out.
+            let named = Named::by(std::process::id(), self.table.arrive());
+            self.table.slot(self.slot()).name_helper(taken, named);
         }
         let welcome = request_join(&JoinRequest {
             control,
@@ -470,7 +476,7 @@ impl Member {
         let named = if pid == 0 {
             Named::Unnamed
         } else {
-            Named::Pid(pid)
+            Named::by(pid, self.home.load(Relaxed))
         };
         self.table.slot(child.slot).name(child.taken, named, true);
     }
@@ -505,11 +511,12 @@ impl Member {
     pub fn child_started(&self, child: ChildSlot) {
         self.connection.forget();
         self.me.store(child.slot.0 as u32, Relaxed);
-        self.table.arrive();
+        let home = self.table.arrive();
+        self.home.store(home, Relaxed);
         let pid = std::process::id();
         self.program.store(pid, Relaxed);
         // Our parent may be dead already, before it could write our pid.
-        let named = Named::Pid(pid);
+        let named = Named::by(pid, home);
         self.table.slot(child.slot).name(child.taken, named, false);
     }
 }
@@ -529,6 +536,7 @@ impl Member {
             held: Held::default(),
             connection: KeptFd::default(),
             program: AtomicU32::new(std::process::id()),
+            home: AtomicBool::new(table.arrive()),
             memory: Mutex::default(),
         }
     }

@@ -7,6 +7,11 @@
 //! Each process arrives before it names a slot or reaps. So a member that looks at the name first,
 //! and at the flag after it, never takes a foreign name for one of its own namespace.
 //!
+//! # When
+//! While there is a supervisor it alone reaps: it may know of the same death, and would take the slot's next life
+//! for it. A member that cannot reach it knows it from the table ([`Table::is_supervised`]). Who has died stays dead,
+//! and nobody follows a supervisor but its copy, which stands in the table before it ends.
+//!
 //! # Who reaps
 //! A member reaps a slot once it has written itself into the slot's `reaper`, which was empty or
 //! named a dead process. State and name of the slot stay as they were until it is freed, and each
@@ -15,23 +20,16 @@
 //! # What stays taken for ever
 //! - Slots without a name: those of processes that no member forked.
 //! - All slots of a tree with several PID namespaces.
-//! - Slots whose number, or whose dead reaper's number, another process has, as long as it lives.
+//! - Slots whose number, or whose dead reaper's number, another process has, as long as it lives. All slots, while
+//!   another has the supervisor's number.
 //! - Slots of a tree with a device whose leases no living member holds. The dead child's clusters there are
 //!   not known, and the next process in that slot would own them.
 //! - Charges that a killed reaper had taken out of one sum and not yet out of the other (`charge`), and credit that
 //!   the next one takes again. Too much stays charged, never too little.
 
 use super::Member;
-use crate::table::{Named, SlotNumber, StateWord, Table};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
+use crate::table::{Named, SlotNumber, StateWord, Table, is_nobody as is_dead};
 use std::sync::atomic::Ordering::*;
-
-/// Whether there is no process of this number, as this process's PID namespace has it.
-fn is_dead(number: u32) -> bool {
-    let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
-    pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
-}
 
 impl Table {
     /// Makes process `me` the reaper of a slot whose process is dead, and whose state was `seen`.
@@ -54,11 +52,13 @@ impl Table {
 impl Member {
     /// Takes back the slots, charges and leases of dead forked children, once the supervisor is
     /// gone. Any number of members may do so at a time, each on the thread that attaches devices.
-    /// Nothing is done in a tree of several PID namespaces, nor by a member that does not hold every
-    /// device of the tree. The module `reap_orphans` lists what else stays taken.
+    /// Nothing is done while it lives, whether or not this process can reach it, in a tree of several PID
+    /// namespaces, nor by a member that does not hold every device of the tree. The module `reap_orphans`
+    /// lists what else stays taken.
     pub fn reap_dead(&self) {
         let table = self.table;
-        if table.is_mixed() || !self.held.is_all_of(&table.devices) {
+        // Numbers mean something in a tree of one namespace alone.
+        if table.is_mixed() || !self.held.is_all_of(&table.devices) || table.is_supervised() {
             return;
         }
         for (n, word) in table.taken() {
@@ -67,7 +67,8 @@ impl Member {
             if n == self.slot()
                 || !matches!(named, Named::Pid(pid) if is_dead(pid))
                 // It may be in the midst of writing to a device.
-                || helper.is_some_and(|pid| !is_dead(pid))
+                || !matches!(helper, Named::Unborn)
+                    && !matches!(helper, Named::Pid(pid) if is_dead(pid))
                 // It may be a stranger's name.
                 || table.is_mixed()
                 || !table.claim(n, word, self.program_pid())
@@ -209,6 +210,19 @@ mod tests {
     }
 
     #[test]
+    fn no_member_reaps_beside_a_supervisor() {
+        let fixture = DeadChild::new();
+        let table = fixture.member.table;
+        table.supervised_by(std::process::id());
+        assert!(!fixture.member.supervised(), "it has no connection");
+        fixture.member.reap_dead();
+        fixture.assert_kept();
+        table.supervised_by(NOBODY);
+        fixture.member.reap_dead();
+        fixture.assert_reaped();
+    }
+
+    #[test]
     fn a_child_is_pending_until_it_pages() {
         let fixture = DeadChild::new();
         fixture.member.reap_dead();
@@ -228,10 +242,14 @@ mod tests {
             fixture.member.table.slot(fixture.dead),
             fixture.word().taken,
         );
-        slot.name_helper(taken, std::process::id());
+        slot.name_helper(taken, Named::Pid(std::process::id()));
         fixture.member.reap_dead();
         fixture.assert_kept();
-        slot.name_helper(taken, NOBODY);
+        // Who has that number elsewhere is not known.
+        slot.name_helper(taken, Named::Foreign(NOBODY - 1));
+        fixture.member.reap_dead();
+        fixture.assert_kept();
+        slot.name_helper(taken, Named::Pid(NOBODY));
         fixture.member.reap_dead();
         fixture.assert_reaped();
     }

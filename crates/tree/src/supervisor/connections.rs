@@ -1,9 +1,9 @@
 //! The connections of members: their packets, and their ends.
 
-use super::{Supervisor, Token, orphan_memory};
+use super::orphan_memory::{self, Given};
+use super::{Supervisor, Token};
 use crate::protocol::{self, MemberPacket};
 use crate::table::SlotNumber;
-use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -56,14 +56,7 @@ impl Supervisor {
                 Ok((packet, fds)) => match MemberPacket::decode(&packet) {
                     Some(MemberPacket::Poke) => self.member_poked(slot),
                     Some(MemberPacket::Userfaultfd) => {
-                        let kept = fds.into_iter().next().filter(orphan_memory::can_keep);
-                        member.userfaultfd = kept.map(Userfaultfd::from);
-                        if member.userfaultfd.is_none() {
-                            let pid = member.process.pid();
-                            self.warn_unkept(pid);
-                        } else {
-                            member.be_guarded(&mut self.guard);
-                        }
+                        self.userfaultfd_came(slot, fds.into_iter().next());
                     }
                     Some(MemberPacket::Ask(rows)) => self.send_devices(slot, rows),
                     Some(MemberPacket::HelperExit(why)) => self.helper_exit(slot, why),
@@ -89,6 +82,25 @@ impl Supervisor {
             member.connection = None;
         }
         let _ = self.check_left(slot);
+    }
+
+    /// A member gave the descriptor of its memory, unless that was lost on its way.
+    fn userfaultfd_came(&mut self, slot: SlotNumber, descriptor: Option<OwnedFd>) {
+        let Some(member) = &mut self.members[slot.index()] else {
+            return;
+        };
+        match descriptor.map_or(Given::TooMany, orphan_memory::take) {
+            Given::Kept(userfaultfd) => {
+                member.userfaultfd = Some(userfaultfd);
+                member.be_guarded(&mut self.guard);
+            }
+            Given::TooMany => {
+                member.userfaultfd = None;
+                let pid = member.process.pid();
+                self.warn_unkept(pid);
+            }
+            Given::Unfit => member.userfaultfd = None,
+        }
     }
 
     /// A member has something new: it charges for itself from now on, perhaps.

@@ -22,8 +22,6 @@ pub(super) struct ManagedProcess {
     pub image: Image,
     /// The process that serves it and holds the connection, if not the process itself.
     pub helper: Option<Helper>,
-    /// Flag: it sees other pids than we do, so those it writes into the table mean nothing to us.
-    pub foreign: bool,
     /// The userfaultfd, from when it pages.
     pub userfaultfd: Option<Userfaultfd>,
     /// The number of the guard that has been told of it.

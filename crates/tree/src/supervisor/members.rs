@@ -96,7 +96,6 @@ impl Supervisor {
             pidfd: joining.pidfd,
             image,
             helper: joining.helper,
-            foreign: hello.pid != pid,
             userfaultfd: None,
             guarded_by: None,
         });

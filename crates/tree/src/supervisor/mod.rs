@@ -284,10 +284,10 @@ impl Supervisor {
         let (table, table_fd) =
             Table::create(setup.budget_pages, setup.config).map_err(system("shared table"))?;
         table.limits.set(setup.limits);
+        table.supervised_by(std::process::id());
         let serves_other_users = admission::serves_other_users();
-        table
-            .other_users
-            .store(u32::from(serves_other_users), Relaxed);
+        let others = u32::from(serves_other_users);
+        table.other_users.store(others, Relaxed);
         let (control, listener) = listen().map_err(system("control socket"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("event queue"))?;
         epoll::add(
@@ -468,12 +468,18 @@ impl Supervisor {
         self.guard.leave_stderr();
     }
 
+    /// In the process that made the socket, before it ends: its copy `pid` carries on.
+    pub fn hands_over(&self, pid: u32) {
+        self.table.supervised_by(pid);
+    }
+
     /// In a copy of the process that made the socket, which goes on in its place: who connects sees its number, once the
     /// other has ended. Until then the name is the other's. Whether it has.
     ///
     /// # Errors
     /// Those of listen(2).
     pub fn carries_on(&self) -> io::Result<bool> {
+        self.table.supervised_by(std::process::id());
         let name = protocol::ControlName::parse(&self.control);
         let is_ours = name.is_none_or(|name| name.maker_is_gone());
         if is_ours {
@@ -581,6 +587,12 @@ impl Supervisor {
 
     fn notice(&mut self, line: &str) {
         (self.notices)(line);
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.table.supervisor_leaves();
     }
 }
 

@@ -12,6 +12,10 @@
 //! the keys to them: a thread that touches one gets SIGBUS, or EFAULT from a system call. Pages that were
 //! never written count as lost too: nothing tells them apart.
 //!
+//! The descriptor comes from a process that may mean harm, and this thread is the tree's only one. So one is
+//! [taken](take) only where nobody who reads it waits, reads say so each time, and one that its giver has made
+//! others wait for since is forgotten.
+//!
 //! Not here: bringing pages back. And without a supervisor there is none of this.
 
 use super::{Supervisor, Token};
@@ -32,10 +36,24 @@ pub(super) struct OrphanMemory {
 /// Descriptors left to processes that join.
 const SPARE: u64 = 64;
 
-/// Descriptors have the lowest number that is free: whether there are enough beside this one.
-pub(super) fn can_keep(descriptor: &OwnedFd) -> bool {
+/// How often faults are read in a row: who faults without end does not keep the tick from its time.
+const ROUNDS: usize = 64;
+
+/// What comes of a descriptor that a member gave us.
+pub(super) enum Given {
+    Kept(Userfaultfd),
+    /// There are not enough descriptors beside this one. They have the lowest number that is free.
+    TooMany,
+    /// It is none that a member of ours gives.
+    Unfit,
+}
+
+pub(super) fn take(descriptor: OwnedFd) -> Given {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.is_none_or(|most| descriptor.as_raw_fd() as u64 + SPARE < most)
+    if limit.is_some_and(|most| descriptor.as_raw_fd() as u64 + SPARE >= most) {
+        return Given::TooMany;
+    }
+    Userfaultfd::given(descriptor).map_or(Given::Unfit, Given::Kept)
 }
 
 impl OrphanMemory {
@@ -43,9 +61,10 @@ impl OrphanMemory {
     fn serve(&self) -> bool {
         let mut lost = false;
         let mut buffer = [Fault::default(); userfaultfd::BATCH];
-        while let Ok(faults) = self.userfaultfd.read(&mut buffer)
-            && !faults.is_empty()
-        {
+        for _ in 0..ROUNDS {
+            let Ok(faults @ [_, ..]) = self.userfaultfd.read_given(&mut buffer) else {
+                break;
+            };
             for fault in faults {
                 let answered = if fault.protected {
                     self.userfaultfd.protect(fault.address, PAGE, false)
@@ -92,6 +111,11 @@ impl Supervisor {
         let Some(memory) = self.orphan_memory.get_mut(&n) else {
             return;
         };
+        if !memory.userfaultfd.is_nonblocking() {
+            // It would count as readable for ever.
+            self.forget_orphan_memory(n);
+            return;
+        }
         if memory.serve() && !std::mem::replace(&mut memory.warned, true) {
             let pid = memory.pid;
             self.notice(&format!(
@@ -102,13 +126,21 @@ impl Supervisor {
         }
     }
 
+    /// Others may hold its file yet: the queue forgets it only if it is told to.
+    fn forget_orphan_memory(&mut self, n: u32) {
+        if let Some(memory) = self.orphan_memory.remove(&n) {
+            let _ = epoll::delete(&self.epoll, &memory.userfaultfd);
+        }
+    }
+
     /// Forgets memory that nobody uses any more, and answers whoever was not warned of.
     pub(super) fn check_orphan_memory(&mut self) {
-        self.orphan_memory
-            .retain(|_, memory| memory.userfaultfd.is_used());
         let numbers: Vec<u32> = self.orphan_memory.keys().copied().collect();
         for n in numbers {
-            self.serve_orphan_memory(n);
+            match self.orphan_memory[&n].userfaultfd.is_used() {
+                true => self.serve_orphan_memory(n),
+                false => self.forget_orphan_memory(n),
+            }
         }
     }
 }

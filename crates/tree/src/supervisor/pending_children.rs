@@ -2,7 +2,10 @@
 //!
 //! A reserved slot holds leases for a child that may not have joined yet. It is given up when the child is known to be
 //! dead or to have become another program. The helper that the child named has to be gone then: it may be about to
-//! write to a device. It is also given up when the parent has left, or has forked (perhaps in vain), without naming the
+//! write to a device. Numbers that processes of another PID namespace wrote tell of neither that it is gone. A child
+//! that took its place by itself, and was named in such a one alone, keeps it until the tree ends.
+//!
+//! It is also given up when the parent has left, or has forked (perhaps in vain), without naming the
 //! child, and no process can be the child. A process can be the child if it is not known otherwise and has the parent's
 //! image, as a forked child has whatever its pid is. Also it started after the slot was reserved, and is a child of the
 //! parent while that lives.
@@ -20,9 +23,6 @@ use std::os::fd::OwnedFd;
 pub(super) struct Origin {
     /// The same until the child execs. None: the parent is not known.
     pub image: Option<Image>,
-    pub foreign: bool,
-    /// The parent's; the child's is not before it.
-    pub start_time: u64,
 }
 
 /// A child that a reserved slot is for.
@@ -78,8 +78,6 @@ impl Supervisor {
         if let Some(member) = &self.members[slot.index()] {
             return Origin {
                 image: Some(member.image),
-                foreign: member.foreign,
-                start_time: member.process.start_time(),
             };
         }
         self.pending_children[slot.index()]
@@ -173,7 +171,7 @@ impl Supervisor {
                     && s.start_time >= expected.after
                     && parents.is_none_or(|parents| parents.contains(&s.parent))
             };
-            if !candidates.iter().any(may_be) {
+            if !candidates.iter().any(may_be) && !self.helper_lives(n) {
                 self.reap(n);
             }
         }
@@ -242,15 +240,15 @@ impl Supervisor {
         }
     }
 
-    /// Whether the child's helper, which it named, is still there. We never heard of it, so it is no process of ours. In a
-    /// tree of several PID namespaces the number may be a stranger's.
+    /// Whether the child's helper, which it named, is still there, or may be. We never heard of it, so it is no process
+    /// of ours.
     fn helper_lives(&self, slot: SlotNumber) -> bool {
-        if self.table.is_mixed() {
-            return false;
-        }
         let taken = self.table.state(slot).taken;
-        let named = self.table.slot(slot).helper(taken);
-        named.is_some_and(Helper::lives)
+        match self.table.slot(slot).helper(taken) {
+            Named::Unborn => false,
+            Named::Pid(pid) => Helper::lives(pid),
+            Named::Unnamed | Named::Foreign(_) => true,
+        }
     }
 
     fn child_of(&mut self, slot: SlotNumber) -> Child {
@@ -261,16 +259,11 @@ impl Supervisor {
         if expected.child.is_none() {
             let pid = match self.table.slot(slot).named(expected.taken) {
                 Named::Unborn => return Child::Unborn,
-                Named::Unnamed => return Child::Unnamed,
                 // Pids of another namespace say only that there is, or was, a child.
-                Named::Pid(_) if origin.foreign => return Child::Unnamed,
+                Named::Unnamed | Named::Foreign(_) => return Child::Unnamed,
                 Named::Pid(pid) => pid,
             };
             match identify(pid) {
-                // Older than its parent: the number is of another pid namespace.
-                Ok((process, ..)) if process.start_time() < origin.start_time => {
-                    expected.origin.foreign = true;
-                }
                 Ok((process, pidfd, _)) => expected.child = Some((process, pidfd)),
                 Err(Errno::MFILE | Errno::NFILE) => return Child::Living,
                 Err(_) => return Child::Gone,

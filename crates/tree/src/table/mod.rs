@@ -25,6 +25,7 @@ mod pools;
 mod refaults;
 mod slot;
 mod start;
+mod supervised;
 mod wait;
 
 pub(crate) use area::{clusters_of, create_leases, map_leases};
@@ -40,6 +41,7 @@ pub(crate) use slot::{Named, Slot, StateWord};
 pub use slot::{SlotNumber, SlotState};
 
 pub use start::start_threshold;
+pub(crate) use supervised::is_nobody;
 
 use crate::lease::SLOT_WORDS;
 use crate::{MAX_DEVICES, MAX_MEMBERS};
@@ -53,7 +55,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 15;
+pub(crate) const VERSION: u32 = 17;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +137,8 @@ pub(crate) struct Table {
     pub namespace: AtomicU64,
     /// 1: processes of others have come to the tree, for good.
     pub mixed: AtomicU32,
+    /// The number of the process that supervises, as who made the table sees it; 0: none.
+    supervisor: AtomicU32,
     /// budget - outside + credit; may be negative.
     pub limit: Line<AtomicI64>,
     /// Σ charged of the slots, and what a killed process left half-done.

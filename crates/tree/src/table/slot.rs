@@ -132,8 +132,8 @@ pub(crate) struct Line<T>(pub T);
 /// The part of the table that belongs to one process.
 #[repr(C, align(4096))]
 pub(crate) struct Slot {
-    /// The pid as the parent or it itself knows it, 0 if not known. Above it stands the taking of the slot that it
-    /// belongs to, because a parent may be late to write it.
+    /// The pid as the parent or it itself knows it, 0 if not known, with [`FOREIGN`]. Above it stands the taking of
+    /// the slot that it belongs to, because a parent may be late to write it.
     pid: AtomicU64,
     /// The number of the process that reaps this dead one; 0: nobody. Above it as above.
     pub reaper: AtomicU64,
@@ -186,17 +186,50 @@ pub(crate) struct Slot {
     pub refaults: Refaults,
 }
 
+/// A bit beside a pid, which has none so high: it was written in another PID namespace than the table's.
+const FOREIGN: u32 = 1 << 31;
 /// In place of a pid: the child has been forked, and its parent does not know which it is.
 const UNNAMED: u32 = u32::MAX;
 
-/// The process that a slot is for, as far as it is known.
+/// The process that a slot is for, or that serves it, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Named {
     /// Perhaps not forked yet.
     Unborn,
     /// Forked, or dead already.
     Unnamed,
+    /// Its number in the PID namespace in which the table was made.
     Pid(u32),
+    /// Its number in another one, which may be anybody's here.
+    Foreign(u32),
+}
+
+impl Named {
+    /// By a number that a process wrote, which is at `home` where the table was made.
+    pub fn by(pid: u32, home: bool) -> Self {
+        match home {
+            true => Self::Pid(pid),
+            false => Self::Foreign(pid),
+        }
+    }
+
+    fn pack(self) -> u32 {
+        match self {
+            Self::Unborn => 0,
+            Self::Unnamed => UNNAMED,
+            Self::Pid(pid) => pid,
+            Self::Foreign(pid) => pid | FOREIGN,
+        }
+    }
+
+    fn unpack(word: u32) -> Self {
+        match word {
+            0 => Self::Unborn,
+            UNNAMED => Self::Unnamed,
+            foreign if foreign & FOREIGN != 0 => Self::Foreign(foreign & !FOREIGN),
+            pid => Self::Pid(pid),
+        }
+    }
 }
 
 impl Slot {
@@ -206,43 +239,44 @@ impl Slot {
     }
 
     /// Writes who the slot is for, unless it is another's by now, or more is known already.
-    /// `Pid` of the parent is worth more than the child's own, which may be of another
-    /// namespace: it `overrules`.
+    /// A number of the parent's is worth more than the child's own, which may be of another
+    /// namespace: it `overrules`. What means nothing where the table was made replaces nothing that does.
     pub fn name(&self, taken: u32, named: Named, overrules: bool) {
-        let (pid, known) = match named {
-            Named::Unborn => return,
-            Named::Unnamed => (UNNAMED, 0),
-            Named::Pid(pid) => (pid, if overrules { u32::MAX } else { 0 }),
-        };
-        let new = (taken as u64) << 32 | pid as u64;
+        let new = (taken as u64) << 32 | named.pack() as u64;
         // Refused: nothing to do then.
         let _ = self.pid.fetch_update(SeqCst, SeqCst, |old| {
-            let is = old as u32;
-            let less = is <= known || is == UNNAMED;
+            let less = match (Named::unpack(old as u32), named) {
+                (_, Named::Unborn) => false,
+                (Named::Unborn, _) | (Named::Unnamed, _) => true,
+                (_, Named::Unnamed) | (Named::Pid(_), Named::Foreign(_)) => false,
+                (_, Named::Pid(_) | Named::Foreign(_)) => overrules,
+            };
             (old >> 32 == taken as u64 && less).then_some(new)
         });
     }
 
     /// Says who serves the process of the slot.
-    pub fn name_helper(&self, taken: u32, pid: u32) {
-        self.helper.store((taken as u64) << 32 | pid as u64, SeqCst);
+    pub fn name_helper(&self, taken: u32, named: Named) {
+        let word = (taken as u64) << 32 | named.pack() as u64;
+        self.helper.store(word, SeqCst);
     }
 
-    /// The process that serves the process of the slot, if that is another.
-    pub fn helper(&self, taken: u32) -> Option<u32> {
-        let word = self.helper.load(SeqCst);
-        let pid = word as u32;
-        (pid != 0 && word >> 32 == taken as u64).then_some(pid)
+    /// The process that serves the process of the slot, if that is another. `Unborn`: none is known.
+    pub fn helper(&self, taken: u32) -> Named {
+        named_in(&self.helper, taken)
     }
 
     /// The process that the slot is for, as far as it was named since the slot was taken.
     pub fn named(&self, taken: u32) -> Named {
-        let word = self.pid.load(SeqCst);
-        match word as u32 {
-            pid if pid == 0 || word >> 32 != taken as u64 => Named::Unborn,
-            UNNAMED => Named::Unnamed,
-            pid => Named::Pid(pid),
-        }
+        named_in(&self.pid, taken)
+    }
+}
+
+fn named_in(word: &AtomicU64, taken: u32) -> Named {
+    let word = word.load(SeqCst);
+    match word >> 32 == taken as u64 {
+        true => Named::unpack(word as u32),
+        false => Named::Unborn,
     }
 }
 
@@ -290,10 +324,26 @@ mod tests {
         slot.name(taken, Named::Pid(7), true);
         assert_eq!(slot.named(taken), Named::Pid(7));
 
+        // A number of another namespace says less.
+        slot.name(taken, Named::Foreign(8), true);
+        assert_eq!(slot.named(taken), Named::Pid(7));
+
         table.set_state(n, StateWord::FREE);
         assert_eq!(table.take_slot(StateWord::reserved(None, false)), Some(n));
         let later = table.state(n).taken;
         slot.name(taken, Named::Pid(7), true);
         assert_eq!(slot.named(later), Named::Unborn);
+        slot.name(later, Named::Foreign(1), false);
+        slot.name(later, Named::Unnamed, true);
+        assert_eq!(slot.named(later), Named::Foreign(1));
+        slot.name(later, Named::Pid(9), true);
+        assert_eq!(slot.named(later), Named::Pid(9));
+
+        assert_eq!(slot.helper(later), Named::Unborn);
+        slot.name_helper(later, Named::Foreign(2));
+        assert_eq!(
+            (slot.helper(taken), slot.helper(later)),
+            (Named::Unborn, Named::Foreign(2))
+        );
     }
 }

@@ -4,11 +4,13 @@ use crate::support::{close_inherited, exit_now, fork, kill, stamps_of};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
 use ebb_engine::random::Random;
+use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_tree::{
     Answer, ChildSlot, Codec, Config, DeviceState, JoinError, Member, Mode, SlotState, Way,
 };
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -32,7 +34,9 @@ pub fn play(role: &[String]) {
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
-        "reaper" => reaper(role[1] == "apart"),
+        "reaper" => reaper(&role[1]),
+        "apart" => apart(),
+        "holds-up" => holds_up(role[1] == "late"),
         "leaver" => leaver(number(1) as u32),
         "crowd" => crowd(number(1)),
         "too-many" => too_many(),
@@ -455,9 +459,10 @@ fn forks_in_vain(times: u64) {
     kill(pid, libc::SIGKILL);
 }
 
-/// Reaps the dead together with its second child, which may be of a PID namespace of its own. Each
-/// of the three has charged 100 pages.
-fn reaper(apart: bool) {
+/// Reaps the dead together with its second child, which has no connection. It may be of a PID namespace of its own:
+/// `apart`. `beside`: the supervisor lives. Each of the three has charged 100 pages.
+fn reaper(how: &str) {
+    let apart = how == "apart";
     let reap = |pid: u32| {
         // SAFETY: a null status is allowed.
         unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
@@ -472,7 +477,7 @@ fn reaper(apart: bool) {
     member.child_forked(first, pid);
     member.message("has a child");
     wait_line();
-    while member.supervised() {
+    while how != "beside" && member.supervised() {
         std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: the process has one thread, and only what it forks is concerned.
@@ -496,6 +501,95 @@ fn reaper(apart: bool) {
     reap(pid);
     member.reap_dead();
     println!("{}", member.charged());
+}
+
+/// A process with two children that cannot reach the supervisor, as from another network namespace. The first ends,
+/// while who serves it lives on. The second, of another PID namespace, has a child itself, which it names by a number
+/// that nobody has outside.
+fn apart() {
+    const NOBODY: u32 = i32::MAX as u32;
+    let (member, _devices) = join();
+    member.start_paging(100);
+    let (from, to) = rustix::pipe::pipe().unwrap();
+    let tell = |pid: u32| {
+        let told = rustix::io::write(&to, &pid.to_ne_bytes());
+        assert_eq!(told, Ok(4));
+    };
+    let told = || {
+        let mut pid = [0; 4];
+        assert_eq!(rustix::io::read(&from, &mut pid), Ok(4));
+        u32::from_ne_bytes(pid)
+    };
+    let begin = |child: ChildSlot| {
+        member.child_started(child);
+        member.start_paging(0);
+    };
+    let first = member.reserve_child(0).unwrap();
+    let Some(pid) = fork() else {
+        begin(first);
+        let us = rustix::process::getpid();
+        let us = rustix::process::pidfd_open(us, rustix::process::PidfdFlags::empty()).unwrap();
+        if fork().is_none() {
+            let unreachable = member.rejoin("ebb-tree-1-0-0123456789abcdef", Some(us.as_fd()));
+            assert!(matches!(unreachable, Err(JoinError::Connect(_))));
+            tell(std::process::id());
+            sleep_forever();
+        }
+        loop {
+            // SAFETY: touches no memory.
+            unsafe { libc::pause() };
+        }
+    };
+    member.child_forked(first, pid);
+    let helper = told();
+    kill(pid, libc::SIGKILL);
+    // SAFETY: a null status is allowed.
+    unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
+    // SAFETY: the process has one thread, and only what it forks is concerned.
+    if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+        member.message("not allowed");
+        sleep_forever();
+    }
+    let second = member.reserve_child(0).unwrap();
+    let Some(pid) = fork() else {
+        begin(second);
+        let third = member.reserve_child(0).unwrap();
+        if fork().is_none() {
+            begin(third);
+            tell(std::process::id());
+            sleep_forever();
+        }
+        member.child_forked(third, NOBODY - 1);
+        sleep_forever();
+    };
+    member.child_forked(second, pid);
+    assert_eq!(told(), 2, "its number inside");
+    member.message("all are there");
+    wait_line();
+    kill(helper, libc::SIGKILL);
+    sleep_forever();
+}
+
+/// A child of it gives the supervisor the descriptor of its parent's memory, whose readers wait; `late`: from when the
+/// supervisor has it. The child ends, and the memory is in use.
+fn holds_up(late: bool) {
+    let faults = match Userfaultfd::open() {
+        Ok(faults) => faults,
+        Err(e) => return println!("no userfaultfd: {e}"),
+    };
+    let hold_up = || rustix::fs::fcntl_setfl(&faults, rustix::fs::OFlags::empty()).unwrap();
+    if fork().is_some() {
+        sleep_forever();
+    }
+    let (member, _devices) = join();
+    if !late {
+        hold_up();
+    }
+    assert!(member.send_userfaultfd(&faults));
+    member.message("gave it");
+    wait_line();
+    hold_up();
+    exit_now(0);
 }
 
 /// Says that a device fails it, twice: first some writes, then all.

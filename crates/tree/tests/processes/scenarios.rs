@@ -3,6 +3,7 @@
 use crate::support::{Tree, descendants, kill, mib};
 use crate::{Scenario, admission, helped};
 use ebb_engine::random::Random;
+use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_tree::{MAX_DEVICES, Mode, Reply, Request, Way};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Child;
@@ -51,6 +52,12 @@ pub const ALL: &[Scenario] = &[
     ("and_when_that_has_ended", 30, || unreached("parent ends")),
     ("members_outlive_the_supervisor", 30, outlive),
     ("members_reap_the_dead_of_one_namespace", 20, reap),
+    (
+        "nobody_is_taken_for_dead_by_a_number_of_another_namespace",
+        20,
+        apart,
+    ),
+    ("no_member_holds_the_supervisor_up", 30, held_up),
     ("run_returns_the_status_and_reaps_orphans", 30, run),
     ("a_failing_device_is_told_of_once_a_stage", 30, failing),
     (
@@ -672,26 +679,81 @@ fn outlive() {
     );
 }
 
-/// With the supervisor gone: what is charged after the second child looked for the dead, after it
-/// has died itself, and after the first has.
+/// What is charged after the second child looked for the dead, after it has died itself, and after the first has.
+/// The supervisor is gone, or has not come to it yet.
 fn reap() {
     let charged = |role: &str| {
         let mut tree = Tree::new(mib(64), 3);
         let mut parent = tree.start(&["reaper", role]);
         tree.expect("has a child");
-        drop(tree);
+        let tree = (role == "beside").then_some(tree);
         tell(&mut parent);
         let out = parent.wait_with_output().unwrap();
+        drop(tree);
         assert!(out.status.success(), "{out:?}");
         String::from_utf8(out.stdout).unwrap()
     };
     assert_eq!(charged("here"), "300\n200\n100\n");
+    assert_eq!(charged("beside"), "300\n300\n300\n");
     let apart = charged("apart");
     if apart == "not allowed\n" {
         println!("  no other PID namespace: not allowed here");
         return;
     }
     assert_eq!(apart, "300\n300\n300\n");
+}
+
+/// Processes that never reached the supervisor, in a tree of two PID namespaces. The one that ended keeps its slot
+/// while who serves it lives, and the one whose number means nothing here keeps it.
+fn apart() {
+    let mut tree = Tree::new(mib(64), 3);
+    let mut parent = tree.start(&["apart"]);
+    let said = |tree: &Tree, what: &str| {
+        let notices = tree.notices.lock().unwrap();
+        notices.iter().any(|line| line.ends_with(what))
+    };
+    let ready = |tree: &mut Tree| said(tree, "all are there") || said(tree, "not allowed");
+    assert!(
+        tree.until(S(10), ready),
+        "{:?}",
+        tree.notices.lock().unwrap()
+    );
+    if said(&tree, "not allowed") {
+        return println!("  no other PID namespace: not allowed here");
+    }
+    tree.run_for(S(1));
+    assert_eq!(tree.sup.members(), 4, "all of them");
+    tell(&mut parent);
+    assert!(tree.until(S(5), |tree| tree.sup.members() == 3));
+    tree.run_for(S(1));
+    assert_eq!(tree.sup.members(), 3, "and no other");
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+}
+
+/// A member gives a descriptor whose readers wait, and ends while the memory is in use.
+fn held_up() {
+    if let Err(e) = Userfaultfd::open() {
+        return println!("  no userfaultfd here: {e}");
+    }
+    for when in ["early", "late"] {
+        let mut tree = Tree::new(mib(64), 3);
+        let mut holder = tree.start(&["holds-up", when]);
+        tree.expect("gave it");
+        tell(&mut holder);
+        // All that is left of the child is its parent's memory.
+        let ended = tree.until(S(5), |tree| tree.sup.members() == 0);
+        assert!(ended, "{when}");
+        tree.run_for(Duration::from_secs(2));
+        let begin = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        tree.run_for(Duration::from_secs(1));
+        let end = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let spent = Duration::try_from(end - begin).unwrap();
+        assert!(spent < Duration::from_millis(500), "{when}: {spent:?}");
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        tree.expect_empty();
+    }
 }
 
 fn run() {
