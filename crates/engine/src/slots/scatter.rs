@@ -88,8 +88,7 @@ impl Devices {
         if free.sum::<usize>() >= pages {
             return true;
         }
-        // Nearly full, or the sums tell too little: they count what frozen and inherited clusters
-        // hold as used, but not those clusters.
+        // Nearly full: copies are in no sum.
         let mut room = 0;
         for device in accepting().filter(|device| !self.has_nothing(device)) {
             let untouched = u64::from(device.lists().fresh) * CLUSTER_SLOTS as u64;
