@@ -263,6 +263,9 @@ proptest! {
                     let first = next;
                     if devices.allocate(A, pages, EntryId(next), &mut out).is_ok() {
                         next += u32::from(pages);
+                    } else if pages == 1 {
+                        let device = devices.device(id).unwrap();
+                        prop_assert_eq!(devices.free_slots(&device), 0, "full, it was said");
                     }
                     let slots = out.iter().flat_map(|e| e.start.0..e.start.0 + u32::from(e.len));
                     for (entry, slot) in (first..).zip(slots) {
