@@ -63,14 +63,17 @@ impl Devices {
             });
         }
         assert_eq!(sums.used, self.used(device), "device {id}: used slots");
+        let ours = self.used_of_ours(device);
+        assert_eq!(
+            sums.used - sums.used_idle,
+            ours,
+            "device {id}: used slots of clusters that are ours"
+        );
         assert_eq!(sums.bad, device.bad(), "device {id}: bad slots");
         let lists = device.lists();
         assert_eq!(sums.tables, lists.tables, "device {id}: bytes of tables");
-        assert_eq!(sums.held, lists.held, "device {id}: clusters held");
-        assert_eq!(
-            sums.past_end, lists.past_end,
-            "device {id}: slots past its end"
-        );
+        assert_eq!(sums.held, lists.held, "device {id}: slots held");
+        assert_eq!(sums.idle, lists.idle, "device {id}: slots of idle clusters");
         if device.lender.is_none() {
             assert_eq!(
                 sums.present + lists.fresh,
@@ -106,26 +109,35 @@ struct Sums {
     tables: usize,
     /// Clusters that are not absent.
     present: u32,
-    /// Clusters that are ours to allocate in.
+    /// Of the used ones, those in frozen and inherited clusters.
+    used_idle: u32,
+    /// Slots of clusters that are ours to allocate in.
     held: u64,
-    past_end: u32,
+    /// Slots of frozen and inherited clusters.
+    idle: u64,
 }
 
 impl Sums {
     fn add(&mut self, cluster: &Cluster, past_end: u32) {
         let table = cluster.table.as_ref();
-        self.used += u32::from(cluster.count - table.map_or(0, |t| t.gone()));
+        let mut used = u32::from(cluster.count - table.map_or(0, |t| t.gone()));
         self.bad += table.map_or(0, |t| u32::from(t.bad()));
         self.tables += table.map_or(0, Table::bytes);
-        if cluster.state != ClusterState::Absent {
-            self.present += 1;
-            self.past_end += past_end;
-        }
-        self.held += u64::from(cluster.state.is_ours());
         if table.is_some() && cluster.state != ClusterState::Inherited {
-            self.used -= past_end;
+            used -= past_end;
             self.bad -= past_end;
         }
+        self.used += used;
+        let slots = CLUSTER_SLOTS as u64 - u64::from(past_end);
+        match cluster.state {
+            ClusterState::Absent => return,
+            ClusterState::Frozen | ClusterState::Inherited => {
+                self.used_idle += used;
+                self.idle += slots;
+            }
+            _ => self.held += slots,
+        }
+        self.present += 1;
     }
 }
 

@@ -54,7 +54,7 @@ impl Devices {
             if cluster.table().owner(at).bad() {
                 return Ok(());
             }
-            per_cpu.count(state, device.id, -1);
+            per_cpu.count_freed(state, device, cluster.state, 1);
             if cluster.stays_without(1) {
                 cluster.release(at, 1);
                 return Ok(());
@@ -117,7 +117,7 @@ impl Devices {
         };
         let full = cluster.state == ClusterState::Full;
         let freed = release(&mut cluster, extent);
-        per_cpu.count(state, extent.device, -freed);
+        per_cpu.count_freed(state, device, cluster.state, freed);
         if full && order == usize::from(cluster.order) && self.is_opened(device, c, &mut cluster) {
             let opened = &mut state.opened[order];
             if opened.is_none() {
@@ -161,7 +161,7 @@ impl Devices {
         let c = extent.start.cluster();
         let outcome = self.with_cluster(&device, c, |cluster| {
             owned(cluster, owner, extent)?;
-            device.count(-release(cluster, extent));
+            device.count_in(cluster.state, -release(cluster, extent));
             let unread = device.freed(c, cluster);
             Ok((unread, cluster.state == ClusterState::Discard))
         });

@@ -87,6 +87,7 @@ use crate::types::{
 use device::Device;
 use device::device_order::DeviceOrder;
 use device::in_flight::InFlight;
+use device::usage::UsageCount;
 use per_cpu::PerCpu;
 use std::sync::{Arc, OnceLock};
 
@@ -333,9 +334,22 @@ impl Devices {
     /// Slots in use or out of service, by the counts of the processors and the device: exact when
     /// nobody allocates or frees, else never too many. Those that wait in a return cache, or for readers, are not.
     fn used(&self, device: &Device) -> u32 {
+        // Only a lender has clusters frozen.
+        self.used_with(
+            device,
+            device.lender.is_some().then(|| device.counted_idle()),
+        )
+    }
+
+    /// Those of them in clusters that are ours to allocate in.
+    fn used_of_ours(&self, device: &Device) -> u32 {
+        self.used_with(device, None)
+    }
+
+    fn used_with(&self, device: &Device, idle: Option<&UsageCount>) -> u32 {
         let processors = self.cpus.iter().map(|cpu| cpu.counted(device.id));
-        let used = device::usage::used(processors.chain([device.counted()]));
-        used.min(device.slots.into()) as u32
+        let all = processors.chain([device.counted()]).chain(idle);
+        device::usage::used(all).min(device.slots.into()) as u32
     }
 
     /// Every device, in order of its number.

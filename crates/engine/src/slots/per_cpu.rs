@@ -8,7 +8,7 @@
 //!
 //! [`Devices::with_cluster`]: super::Devices::with_cluster
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, ClusterState};
 use super::device::Device;
 use super::device::usage::UsageCount;
 use crate::locks::{LockRank, Ordered};
@@ -172,6 +172,15 @@ impl PerCpu {
     /// Counts slots taken (or freed, if negative), with the lock held; so nobody else writes.
     pub fn count(&self, _held: &CpuState, device: DeviceId, slots: i64) {
         self.used[device.index()].add_alone(slots);
+    }
+
+    /// Counts slots freed in a cluster that is in nobody's hands, with its lock held too.
+    pub fn count_freed(&self, held: &CpuState, device: &Device, state: ClusterState, slots: i64) {
+        if state.is_idle() {
+            device.count_in(state, -slots);
+        } else {
+            self.count(held, device.id, -slots);
+        }
     }
 
     pub fn counted(&self, device: DeviceId) -> &UsageCount {

@@ -7,7 +7,7 @@
 
 use super::Devices;
 use super::cluster::table::SlotOwner;
-use super::cluster::{ClusterGuard, FROZEN, FULL, INHERITED};
+use super::cluster::{ClusterGuard, FULL};
 use super::device::Device;
 use super::request::Request;
 use crate::locks::lock;
@@ -122,11 +122,10 @@ impl Device {
         if self.lender.is_none() {
             return u64::from(self.slots);
         }
-        let ours = {
+        let ours_or_read = {
             let lists = self.lists();
-            let idle = lists.heads[FROZEN].len + lists.heads[INHERITED].len;
-            (lists.held + u64::from(idle)) * CLUSTER_SLOTS as u64 - u64::from(lists.past_end)
+            lists.held + lists.idle
         };
-        ours + self.borrowable()
+        ours_or_read + self.borrowable()
     }
 }

@@ -138,12 +138,12 @@ impl Devices {
     }
 
     /// Free slots of a device that this process can take: in its own clusters, and in those that
-    /// the lender has.
+    /// the lender has. What is in use elsewhere, as in clusters that a fork froze, takes none of them.
     pub(super) fn free_slots(&self, device: &Device) -> u64 {
         let held = match device.lender {
-            Some(_) => device.lists().held * CLUSTER_SLOTS as u64,
+            Some(_) => device.lists().held,
             None => u64::from(device.slots),
         };
-        (held + device.borrowable()).saturating_sub(u64::from(self.used(device)))
+        (held + device.borrowable()).saturating_sub(u64::from(self.used_of_ours(device)))
     }
 }

@@ -88,12 +88,14 @@ impl Devices {
         if free.sum::<usize>() >= pages {
             return true;
         }
-        // Nearly full, or the sums tell too little: they count what frozen and inherited clusters
-        // hold as used, but not those clusters.
+        // Nearly full: copies are in no sum.
         let mut room = 0;
-        for device in accepting().filter(|device| !self.has_nothing(device)) {
+        for device in accepting() {
             let untouched = u64::from(device.lists().fresh) * CLUSTER_SLOTS as u64;
             room += (untouched + device.borrowable()) as usize;
+            if self.has_nothing(device) {
+                continue;
+            }
             for (c, _) in device.cells() {
                 if room >= pages {
                     return true;
@@ -104,12 +106,19 @@ impl Devices {
         room >= pages
     }
 
-    /// Whether every slot is taken and none is a copy. A full cluster in somebody's hands, of whose
-    /// copies nobody tells, is no reason to say so.
+    /// Whether every slot of the clusters that are ours is taken and none is a copy, whatever the lender
+    /// has. A full cluster in somebody's hands, of whose copies nobody tells, is no reason to say so.
     fn has_nothing(&self, device: &Device) -> bool {
-        device.lender.is_none()
-            && self.used(device) == device.slots
-            && device.len(FULL) == device.clusters
+        // Before the lists: a cluster that becomes ours in between has more slots than are counted. One
+        // that ceases to be, with slots that were counted, is room in flight.
+        let used = u64::from(self.used_of_ours(device));
+        let (slots, full, fresh) = {
+            let lists = device.lists();
+            (lists.held, lists.heads[FULL].len, lists.fresh)
+        };
+        used == slots
+            && slots.div_ceil(CLUSTER_SLOTS as u64) == u64::from(full)
+            && fresh == 0
             && device.copies.0.said().is_none()
     }
 

@@ -160,7 +160,7 @@ impl Device {
         }
         table.set(at, SlotOwner::BAD);
         cluster.gone = table.gone() > 0;
-        self.count(i64::from(owner.gone()));
+        self.count_in(cluster.state, i64::from(owner.gone()));
         self.bad.fetch_add(1, Relaxed);
         TakenOut::Done
     }

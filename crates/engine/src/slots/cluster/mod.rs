@@ -77,6 +77,11 @@ impl ClusterState {
         )
     }
 
+    /// Whether slots of the cluster can be in use, but none is allocated for the sake of another process.
+    pub const fn is_idle(self) -> bool {
+        matches!(self, ClusterState::Inherited | ClusterState::Frozen)
+    }
+
     /// The list a cluster in this state is on.
     pub const fn list(self) -> Option<usize> {
         Some(match self {

@@ -9,7 +9,7 @@ use super::Device;
 use crate::locks::{lock, try_lock};
 use crate::slots::cluster::{Cluster, ClusterGuard, ClusterState, LISTS, NIL, Owner};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::types::ClusterIndex;
+use crate::types::{CLUSTER_SLOTS, ClusterIndex};
 
 /// A doubly linked list through the cells; its links are guarded by the lists' lock.
 #[derive(Clone, Copy)]
@@ -22,14 +22,14 @@ pub(in crate::slots) struct Head {
 /// The lists of a device.
 ///
 /// `tables` = Σ bytes of clusters' tables; `fresh` = clusters not used so far, the last ones of the
-/// device (0 with a lender). `held` = clusters that are ours to allocate in; `past_end` = slots past the
-/// device's end of clusters that are not absent.
+/// device (0 with a lender). `held` = slots of clusters that are ours to allocate in; `idle` = slots of
+/// frozen and inherited clusters; those past the device's end are in neither.
 pub(in crate::slots) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
     pub tables: usize,
     pub held: u64,
-    pub past_end: u32,
+    pub idle: u64,
     /// Flag: this process may only read the device, which accepts nothing any more.
     pub only_read: bool,
 }
@@ -89,8 +89,18 @@ impl Device {
         if to == ClusterState::Full && cluster.table.as_ref().is_some_and(|t| t.cached() > 0) {
             self.copies.0.say();
         }
-        lists.held += u64::from(to.is_ours());
-        lists.held -= u64::from(cluster.state.is_ours());
+        let was = cluster.state;
+        let slots = (CLUSTER_SLOTS - self.past_end(c)) as u64;
+        lists.held += slots * u64::from(to.is_ours());
+        lists.held -= slots * u64::from(was.is_ours());
+        lists.idle += slots * u64::from(to.is_idle());
+        lists.idle -= slots * u64::from(was.is_idle());
+        if to.is_idle() != was.is_idle() {
+            // In this order the sum of both is never too large.
+            let used = i64::from(self.used_in(c, cluster));
+            self.count_in(was, -used);
+            self.count_in(to, used);
+        }
         cluster.state = to;
     }
 

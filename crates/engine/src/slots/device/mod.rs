@@ -61,8 +61,9 @@ pub(super) struct Device {
     /// The cluster that is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
     directory: ClusterDirectory,
-    /// Slots taken and freed off the fast path, where no processor's lock is held.
-    used: CachePadded<UsageCount>,
+    /// Slots taken and freed off the fast path, where no processor's lock is held; and all those used
+    /// in frozen and inherited clusters, which nobody else counts.
+    used: CachePadded<(UsageCount, UsageCount)>,
     /// The lists, and the blocks behind the slots: these fill up the cache lines of those.
     lists: CachePadded<(Ordered<Lists, { LockRank::Lists as usize }>, Backing)>,
     in_flight: Arc<InFlight>,
@@ -107,7 +108,7 @@ impl Device {
             drained: DrainProgress::default(),
             to_pack: AtomicU32::new(0),
             directory: ClusterDirectory::new(clusters),
-            used: CachePadded(UsageCount::new()),
+            used: CachePadded((UsageCount::new(), UsageCount::new())),
             lists: CachePadded((
                 Ordered::new(Lists {
                     heads: [Head {
@@ -118,7 +119,7 @@ impl Device {
                     fresh,
                     tables: 0,
                     held: 0,
-                    past_end: 0,
+                    idle: 0,
                     only_read: false,
                 }),
                 Backing::new(clusters),
@@ -140,15 +141,41 @@ impl Device {
         self.bad.load(Relaxed)
     }
 
-    /// Counts slots taken (or freed, if negative) by somebody who holds no processor's lock.
+    /// Counts slots taken (or freed, if negative) by somebody who holds no processor's lock, in
+    /// clusters that are ours.
     pub fn count(&self, slots: i64) {
         if slots != 0 {
-            self.used.0.add(slots);
+            self.used.0.0.add(slots);
         }
     }
 
+    /// The same in a cluster of any state, with its lock held.
+    pub fn count_in(&self, state: ClusterState, slots: i64) {
+        if !state.is_idle() {
+            self.count(slots);
+        } else if slots != 0 {
+            self.used.0.1.add(slots);
+        }
+    }
+
+    /// What is counted here of the clusters that are ours.
     pub fn counted(&self) -> &UsageCount {
-        &self.used.0
+        &self.used.0.0
+    }
+
+    /// The slots used in frozen and inherited clusters.
+    pub fn counted_idle(&self) -> &UsageCount {
+        &self.used.0.1
+    }
+
+    /// How many slots of a cluster are counted as used.
+    pub fn used_in(&self, c: ClusterIndex, cluster: &Cluster) -> u16 {
+        let Some(table) = &cluster.table else {
+            return 0;
+        };
+        // Of an inherited one those past the end are not marked.
+        let past_end = table.bad().min(self.past_end(c) as u16);
+        cluster.count - table.gone() - past_end
     }
 
     pub fn lists(&self) -> Guard<'_, Lists, { LockRank::Lists as usize }> {
@@ -226,7 +253,6 @@ impl Device {
             cluster.count = past_end as u16;
             let table = self.open(&mut cluster);
             table.take_bad(CLUSTER_SLOTS - past_end, past_end);
-            self.lists().past_end = past_end as u32;
         }
         // A removal that has not seen this cluster has seen to it that this is false by now (see
         // `Devices::remove`), and nobody would give the cluster back.
@@ -334,7 +360,6 @@ impl Device {
         let dropped = cluster.table.take();
         let mut lists = self.lists();
         lists.tables -= dropped.as_ref().map_or(0, Table::bytes);
-        lists.past_end -= self.past_end(c) as u32;
         self.set_state(&mut lists, c, cluster, ClusterState::Absent);
     }
 

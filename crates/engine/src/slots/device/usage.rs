@@ -1,5 +1,7 @@
 //! Used slots of a device: counts of slots taken and slots freed, which only grow. Each processor has a
-//! pair, and threads that hold no processor's lock share one.
+//! pair, and threads that hold no processor's lock share one. What is used in frozen and inherited
+//! clusters is counted apart, as it takes no room that this process could have: it changes pairs when its
+//! cluster changes its state.
 //!
 //! They are read one by one while others go on. So all taken counts are read first, and the freed counts
 //! after that. The difference may be too small, as some were freed meanwhile, but is never too large. A

@@ -150,6 +150,69 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     assert_eq!(devices.usage()[0].used, 0);
 }
 
+/// More than half of a device in use at a fork leaves the rest of it, to parent and child.
+#[test]
+fn what_a_fork_froze_takes_none_of_the_room_that_is_left() {
+    for child in [false, true] {
+        let (devices, lender) = lent(8);
+        let mut out = ExtentList::new();
+        for i in 0..5 {
+            let owner = EntryId(i * 512);
+            devices.allocate(A, 512, owner, &mut out).unwrap();
+        }
+        let free = || devices.free_slots(&devices.device(DeviceId(0)).unwrap());
+        assert_eq!(free(), 3 * 512);
+        if child {
+            devices.fork_child();
+        } else {
+            lender.read.lock().unwrap().extend(0..5);
+            devices.fork_parent();
+        }
+        devices.check();
+        assert!(devices.has_room(), "three clusters are free");
+        assert_eq!(free(), 3 * 512);
+        // By all ways back: through the cache, past it, and the last of a cluster.
+        devices.give(B, run(7, 1)).unwrap();
+        devices.give_now(A, run(8, 100)).unwrap();
+        devices.give(A, run(1024, 512)).unwrap();
+        devices.check();
+        assert_eq!(free(), 3 * 512, "they are not ours to use");
+        devices.allocate(A, 512, EntryId(9000), &mut out).unwrap();
+        assert_eq!(free(), 2 * 512);
+        lender.read.lock().unwrap().clear();
+        while devices.work(A, 8) > 0 {}
+        devices.check();
+        // Only what the parent froze comes back to it: 101 slots of one cluster, and all of another.
+        let thawed = if child { 0 } else { 101 + 512 };
+        assert_eq!(free(), 2 * 512 + thawed);
+        assert_eq!(devices.usage()[0].used, 5 * 512 - 101);
+    }
+}
+
+/// The same with slots out of service, those past the device's end among them.
+#[test]
+fn what_a_fork_froze_is_counted_apart_with_what_is_out_of_service() {
+    let (devices, lender) = lent(3);
+    let id = DeviceId(0);
+    let mut out = ExtentList::new();
+    for i in 0..2 * 512 + 400 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    devices.bad_slot(A, id, SlotIndex(5)).unwrap();
+    lender.read.lock().unwrap().extend(0..3);
+    devices.fork_parent();
+    devices.check();
+    devices.give(A, run(1030, 1)).unwrap();
+    // Given back, and then its write fails.
+    devices.bad_slot(A, id, SlotIndex(1030)).unwrap();
+    devices.check();
+    assert!(!devices.has_room());
+    devices.fork_child();
+    devices.check();
+    assert_eq!(devices.usage()[0].bad, 0, "they are the parent's");
+    assert_eq!(devices.usage()[0].used, 2 * 512 + 400 - 2);
+}
+
 #[derive(Clone, Debug)]
 enum ForkOp {
     Allocate {
@@ -200,6 +263,9 @@ proptest! {
                     let first = next;
                     if devices.allocate(A, pages, EntryId(next), &mut out).is_ok() {
                         next += u32::from(pages);
+                    } else if pages == 1 {
+                        let device = devices.device(id).unwrap();
+                        prop_assert_eq!(devices.free_slots(&device), 0, "full, it was said");
                     }
                     let slots = out.iter().flat_map(|e| e.start.0..e.start.0 + u32::from(e.len));
                     for (entry, slot) in (first..).zip(slots) {

@@ -89,7 +89,8 @@ fn one(slots: u64, options: Options) -> (Devices, DeviceId) {
 impl Devices {
     /// Clusters of a device that are ours.
     fn held(&self, id: DeviceId) -> u64 {
-        self.device(id).unwrap().lists().held
+        let held = self.device(id).unwrap().lists().held;
+        held.div_ceil(CLUSTER_SLOTS as u64)
     }
 }
 

@@ -69,3 +69,53 @@ fn a_scattered_folio_costs_no_more_on_a_large_device() {
         }
     }
 }
+
+/// Clusters looked at in a try to allocate on full devices.
+fn looks_in_vain(devices: &Devices, pages: u16) -> u64 {
+    let before = taken(LockRank::Cluster);
+    let got = devices.allocate(A, pages, EntryId(0), &mut ExtentList::new());
+    assert_eq!(got, Err(AllocError::Full));
+    taken(LockRank::Cluster) - before
+}
+
+/// As on a device of one process alone; also beside clusters that a fork froze, and those that a child
+/// only reads.
+#[test]
+fn a_full_device_that_is_lent_is_not_gone_through_for_each_page() {
+    for clusters in [64, 1024] {
+        let (devices, lender) = lent(clusters);
+        devices.set_cache_reclaim(Arc::new(NoCopies));
+        let mut out = ExtentList::new();
+        let fill = |share: u32, out: &mut ExtentList| {
+            for owner in (0..share * 512).step_by(512) {
+                devices.allocate(A, 512, EntryId(owner), out).unwrap();
+            }
+        };
+        let in_vain = || {
+            let looks = [1, 1, 16, 16, 1, 512].map(|pages| looks_in_vain(&devices, pages));
+            assert!(looks.iter().all(|looks| *looks <= 4), "{looks:?}");
+            devices.check();
+        };
+        fill(clusters / 2, &mut out);
+        lender.read.lock().unwrap().extend(0..clusters / 2);
+        devices.fork_parent();
+        fill(clusters / 2 - 1, &mut out);
+        while devices.allocate(A, 1, EntryId(0), &mut out).is_ok() {}
+        assert_eq!(devices.usage()[0].used, clusters * 512 - 12);
+        in_vain();
+        // What comes back is found all the same, also where others read no more.
+        let back = out[out.len() - 1];
+        devices.give(B, back).unwrap();
+        devices.allocate(A, 1, EntryId(1), &mut out).unwrap();
+        assert_eq!(out[out.len() - 1], back);
+        in_vain();
+        devices.give(B, single(DeviceId(0), 700)).unwrap();
+        in_vain();
+        lender.read.lock().unwrap().clear();
+        devices.allocate(A, 1, EntryId(1), &mut out).unwrap();
+        assert_eq!(out[out.len() - 1], single(DeviceId(0), 700));
+        in_vain();
+        devices.fork_child();
+        in_vain();
+    }
+}
