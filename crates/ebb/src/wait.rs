@@ -10,7 +10,7 @@
 //! passes it on. The supervisor gets its turns in between. A program that
 //! was told to end and does not is the matter of `ending`.
 
-use crate::ending::{self, Ending};
+use crate::ending::{self, Told};
 use crate::wrap::Wrap;
 use ebb_sys::signalfd::{self, Received, Signals};
 use ebb_tree::{ANY_CHILD, Supervisor};
@@ -63,9 +63,6 @@ pub struct Running {
     terminal: Option<OwnedFd>,
     wrap: Option<Wrap>,
 }
-
-/// A program that was told to end, if it was.
-type Told = Option<Ending>;
 
 /// Blocks the signals to forward. Before any thread is started: they inherit the mask.
 ///
@@ -127,12 +124,12 @@ impl Running {
         supervisor: &mut Supervisor,
         mut after: impl FnMut(&mut Supervisor),
     ) -> io::Result<End> {
-        let mut told: Told = None;
+        let mut told = Told::default();
         loop {
             if let Some(end) = self.reap()? {
                 return Ok(end);
             }
-            let due = told.as_ref().and_then(Ending::due_in);
+            let due = told.due_in();
             let due = due.map_or(supervisor.due_in(), |due| due.min(supervisor.due_in()));
             // The supervisor measures more often than whole milliseconds can express.
             let due = Timespec::try_from(due).map_err(io::Error::other)?;
@@ -152,9 +149,7 @@ impl Running {
             while let Some(received) = self.signals.take() {
                 self.pass_on(received, &mut told, supervisor);
             }
-            if let Some(told) = &mut told {
-                told.look(supervisor);
-            }
+            told.look(supervisor);
             supervisor.turn()?;
             after(supervisor);
         }
@@ -166,7 +161,7 @@ impl Running {
             return;
         }
         let ends = ending::ends(signal);
-        if ends && told.as_ref().is_some_and(|t| t.is_forced(supervisor)) {
+        if ends && told.is_forced(supervisor) {
             return;
         }
         // A wrapped program is in no foreground group: terminal keys do not reach it.
@@ -174,8 +169,8 @@ impl Running {
         if !received.from_kernel || ours_alone() {
             self.forward(received);
         }
-        if ends && told.is_none() {
-            *told = Some(Ending::new(self.pid, signal));
+        if ends {
+            told.sent(self.pid, signal);
         }
     }
 
