@@ -51,10 +51,6 @@ fn a_stopped_program_is_ended() {
     if cannot_page() {
         return;
     }
-    if std::fs::File::open("/dev/tty").is_ok() {
-        println!("not tried: with a terminal `ebb` stops with its program");
-        return;
-    }
     for (signal, number) in [("TERM", 15), ("QUIT", 3), ("INT", 2)] {
         // Stopped by another, once it has said so.
         // A shell cannot take back that its parent ignored a signal.
