@@ -8,7 +8,8 @@
 //! then         another signal kills the whole tree, if the program has not taken the first; and a program
 //!              that waits for one page all the time, which nobody brings, is killed without another
 //! ```
-//! It does not kill a program that has taken the signal and goes on.
+//! It does not kill a program that has taken the signal and goes on. The next signal begins anew there, and each of
+//! the three has its own time: a shell that handles SIGINT for ever may still block SIGTERM.
 
 use crate::say;
 use ebb_sys::proc::{self, Disposition, Process};
@@ -87,8 +88,45 @@ impl Why {
     }
 }
 
-/// A program that was told to end.
-pub struct Ending {
+/// What a program was told to end by: the last of each signal.
+#[derive(Default)]
+pub struct Told(Vec<Ending>);
+
+impl Told {
+    /// `pid` has just been sent `signal`. Signals of one kind are one, until the user was told of it.
+    pub fn sent(&mut self, pid: Pid, signal: i32) {
+        let waits = |ending: &Ending| ending.signal == signal && ending.warned.is_none();
+        match self.0.iter().find(|ending| waits(ending)) {
+            Some(ending) => ending.continue_stopped(),
+            None => {
+                self.0.retain(|ending| ending.signal != signal);
+                self.0.push(Ending::new(pid, signal));
+            }
+        }
+    }
+
+    /// Time until the next look, if there is one.
+    pub fn due_in(&self) -> Option<Duration> {
+        self.0.iter().filter_map(Ending::due_in).min()
+    }
+
+    /// Looks at the program when it is time.
+    pub fn look(&mut self, supervisor: &Supervisor) {
+        self.0.iter_mut().for_each(|ending| ending.look(supervisor));
+    }
+
+    /// Another signal that ends programs has come. True if that killed the tree.
+    pub fn is_forced(&self, supervisor: &Supervisor) -> bool {
+        let forced = self.0.iter().any(Ending::can_be_forced);
+        if forced {
+            kill_tree(supervisor);
+        }
+        forced
+    }
+}
+
+/// A program that was told to end by a signal.
+struct Ending {
     pid: Pid,
     signal: i32,
     since: Instant,
@@ -99,8 +137,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// `pid` has just been sent `signal`.
-    pub fn new(pid: Pid, signal: i32) -> Self {
+    fn new(pid: Pid, signal: i32) -> Self {
         let ending = Self {
             pid,
             signal,
@@ -122,8 +159,7 @@ impl Ending {
         self.pid.as_raw_nonzero().get() as u32
     }
 
-    /// Time until the next look, if there is one.
-    pub fn due_in(&self) -> Option<Duration> {
+    fn due_in(&self) -> Option<Duration> {
         let patience = match self.warned {
             None if !self.looked_again => SOON,
             None => PATIENCE,
@@ -133,8 +169,7 @@ impl Ending {
         Some((self.since + patience).saturating_duration_since(Instant::now()))
     }
 
-    /// Looks at the program when it is time.
-    pub fn look(&mut self, supervisor: &Supervisor) {
+    fn look(&mut self, supervisor: &Supervisor) {
         if self.due_in() != Some(Duration::ZERO) {
             return;
         }
@@ -176,14 +211,10 @@ impl Ending {
         ));
     }
 
-    /// Another signal that ends programs has come. True if that killed the tree.
-    pub fn is_forced(&self, supervisor: &Supervisor) -> bool {
-        let forced = self.warned.is_some_and(Why::can_be_forced)
-            && Why::of(self.id(), self.signal).is_some_and(Why::can_be_forced);
-        if forced {
-            kill_tree(supervisor);
-        }
-        forced
+    /// Whether the user was told that another signal kills the tree, and nothing has changed since.
+    fn can_be_forced(&self) -> bool {
+        self.warned.is_some_and(Why::can_be_forced)
+            && Why::of(self.id(), self.signal).is_some_and(Why::can_be_forced)
     }
 }
 
@@ -202,5 +233,54 @@ pub fn send_all(supervisor: &Supervisor, signal: Signal) {
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, signal);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Of these signals, with what the user was told of them.
+    fn told(pid: Pid, of: &[(i32, Option<Why>)]) -> Told {
+        let ending = |&(signal, warned)| Ending {
+            looked_again: true,
+            warned,
+            ..Ending::new(pid, signal)
+        };
+        Told(of.iter().map(ending).collect())
+    }
+
+    #[test]
+    fn a_signal_after_one_that_was_handled_begins_anew() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        for settled in [Why::Handled, Why::Ignored, Why::Blocked] {
+            for signal in [libc::SIGINT, libc::SIGTERM] {
+                let mut told = told(pid, &[(libc::SIGINT, Some(settled))]);
+                assert_eq!(told.due_in(), None);
+                told.sent(pid, signal);
+                let due = told.due_in();
+                assert!(due.is_some_and(|due| due <= SOON), "{settled:?} {due:?}");
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_signal_that_nothing_was_said_of_keeps_its_time() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let mut told = told(pid, &[(libc::SIGTERM, None)]);
+        told.sent(pid, libc::SIGTERM);
+        assert!(told.due_in().is_some_and(|due| due > SOON));
+        // Another kind has its own time, and takes none from the first.
+        told.sent(pid, libc::SIGINT);
+        assert!(told.due_in().is_some_and(|due| due <= SOON));
+        assert_eq!(told.0.len(), 2);
+        assert!(told.0[0].looked_again);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

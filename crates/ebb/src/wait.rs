@@ -1,7 +1,7 @@
 //! Starts the command and stands in for it:
 //!
 //! - signals sent to `ebb` reach the program, but those that are a process's own matter (`signalfd::passed_on`);
-//! - a stop of the program stops `ebb`, so that the shell notices;
+//! - a stop of the program stops `ebb`, if it is one that a shell is to notice (`Running::stops_with`);
 //! - orphans of the tree are reaped;
 //! - the program's end becomes ours: its exit status, or its signal.
 //!
@@ -10,14 +10,15 @@
 //! passes it on. The supervisor gets its turns in between. A program that
 //! was told to end and does not is the matter of `ending`.
 
-use crate::ending::{self, Ending};
+use crate::ending::{self, Told};
 use crate::wrap::Wrap;
 use ebb_sys::signalfd::{self, Received, Signals};
 use ebb_tree::{ANY_CHILD, Supervisor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpgid, getpgrp, getpid, getsid, kill_process, wait,
+    Pid, Signal, WaitOptions, getpgid, getpgrp, getpid, getppid, getsid, kill_process, wait,
 };
+use rustix::termios::tcgetpgrp;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, ExitCode};
@@ -64,9 +65,6 @@ pub struct Running {
     wrap: Option<Wrap>,
 }
 
-/// A program that was told to end, if it was.
-type Told = Option<Ending>;
-
 /// Blocks the signals to forward. Before any thread is started: they inherit the mask.
 ///
 /// # Errors
@@ -96,7 +94,6 @@ impl Running {
         if let Some(wrap) = &mut wrap {
             wrap.started(child.id())?;
         }
-        // Only a shell with job control knows what to do with a stopped `ebb`.
         let terminal = std::fs::File::open("/dev/tty").ok().map(OwnedFd::from);
         Ok(Self {
             pid: Pid::from_child(&child),
@@ -127,12 +124,12 @@ impl Running {
         supervisor: &mut Supervisor,
         mut after: impl FnMut(&mut Supervisor),
     ) -> io::Result<End> {
-        let mut told: Told = None;
+        let mut told = Told::default();
         loop {
             if let Some(end) = self.reap()? {
                 return Ok(end);
             }
-            let due = told.as_ref().and_then(Ending::due_in);
+            let due = told.due_in();
             let due = due.map_or(supervisor.due_in(), |due| due.min(supervisor.due_in()));
             // The supervisor measures more often than whole milliseconds can express.
             let due = Timespec::try_from(due).map_err(io::Error::other)?;
@@ -152,9 +149,7 @@ impl Running {
             while let Some(received) = self.signals.take() {
                 self.pass_on(received, &mut told, supervisor);
             }
-            if let Some(told) = &mut told {
-                told.look(supervisor);
-            }
+            told.look(supervisor);
             supervisor.turn()?;
             after(supervisor);
         }
@@ -166,7 +161,7 @@ impl Running {
             return;
         }
         let ends = ending::ends(signal);
-        if ends && told.as_ref().is_some_and(|t| t.is_forced(supervisor)) {
+        if ends && told.is_forced(supervisor) {
             return;
         }
         // A wrapped program is in no foreground group: terminal keys do not reach it.
@@ -174,8 +169,8 @@ impl Running {
         if !received.from_kernel || ours_alone() {
             self.forward(received);
         }
-        if ends && told.is_none() {
-            *told = Some(Ending::new(self.pid, signal));
+        if ends {
+            told.sent(self.pid, signal);
         }
     }
 
@@ -202,6 +197,23 @@ impl Running {
         let _ = signalfd::pass_on(received, pid, self.wrap.is_some());
     }
 
+    /// Whether `ebb` stops with the program, which this signal has stopped. Only a shell with job control knows what to
+    /// do with a stopped `ebb`.
+    ///
+    /// SIGTSTP, SIGTTIN and SIGTTOU are such a shell's matter. SIGSTOP may be anybody's (`cpulimit`), who continues
+    /// the program alone later. But a program may also stop itself so, and the shell waits for it in the foreground.
+    fn stops_with(&self, signal: i32) -> bool {
+        let Some(terminal) = &self.terminal else {
+            return false;
+        };
+        let is_job = || getpgid(getppid()) != Ok(getpgrp());
+        let in_foreground = || {
+            let group = tcgetpgrp(terminal);
+            group.is_ok() && group == getpgid(Some(self.pid))
+        };
+        signal != libc::SIGSTOP || is_job() && in_foreground()
+    }
+
     /// Takes every child that ended or stopped.
     fn reap(&self) -> io::Result<Option<End>> {
         loop {
@@ -221,7 +233,10 @@ impl Running {
             if let Some(signal) = status.terminating_signal() {
                 return Ok(Some(End::Killed(signal as u8)));
             }
-            if status.stopped() && self.terminal.is_some() {
+            if status
+                .stopping_signal()
+                .is_some_and(|by| self.stops_with(by))
+            {
                 // We run again: somebody continued us, perhaps us alone, and that is passed on.
                 let _ = kill_process(getpid(), Signal::STOP);
             }

@@ -4,14 +4,19 @@ use anyhow::Result;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use std::time::Duration;
 
-/// Waits so long for a key to be pressed; none: none was. Ctrl-C is `q`, as whoever presses it wants to leave.
+/// Whether a key was pressed, or the size of the terminal has changed.
 ///
 /// # Errors
 /// Those of the terminal.
-pub fn pressed(wait: Duration) -> Result<Option<KeyCode>> {
-    if !event::poll(wait)? {
-        return Ok(None);
-    }
+pub fn come() -> Result<bool> {
+    Ok(event::poll(Duration::ZERO)?)
+}
+
+/// What has come; none: no key that was pressed. Ctrl-C is `q`, as whoever presses it wants to leave.
+///
+/// # Errors
+/// Those of the terminal.
+pub fn read() -> Result<Option<KeyCode>> {
     let Event::Key(key) = event::read()? else {
         return Ok(None);
     };

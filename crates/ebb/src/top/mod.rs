@@ -3,12 +3,14 @@
 //! It asks the supervisor for the tree's figures once a second, as `ebb stats` does: the members take no part.
 //! Everything that is shown follows from these samples. So a recording shows the same, and tests draw one.
 //!
-//! Not here: the figures (`ebb_tree`), the drawing (`view`), keys and order (`state`).
+//! Not here: the figures (`ebb_tree`), the drawing (`view`), the terminal and signals (`screen`), keys and
+//! order (`state`).
 
 mod keys;
 #[cfg(test)]
 mod picture;
 mod sample;
+mod screen;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -20,8 +22,9 @@ use crate::cli::TopArgs;
 use crate::late_file::LateFile;
 use crate::say;
 use anyhow::{Context, Result, bail};
-use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
+use ratatui::{Terminal, backend::TestBackend};
 use sample::Sample;
+use screen::Screen;
 use state::{State, Step};
 use std::io::{IsTerminal, Write, stdout};
 use std::process::ExitCode;
@@ -48,10 +51,9 @@ pub fn top(args: TopArgs) -> Result<ExitCode> {
         bail!("standard output is no terminal: `ebb top --once` or `ebb stats` print the figures");
     }
     let mut recording = recording(&args)?;
-    let mut terminal =
-        ratatui::try_init().context("the terminal cannot be drawn on: use `ebb top --once`")?;
-    let outcome = session(&mut terminal, first, recording.as_mut());
-    ratatui::restore();
+    let mut screen = Screen::open()?;
+    let outcome = session(&mut screen, first, recording.as_mut());
+    screen.close();
     if let Some(line) = outcome? {
         say::now(&format!("ebb: {line}"));
     }
@@ -66,7 +68,7 @@ fn recording(args: &TopArgs) -> Result<Option<LateFile>> {
 
 /// Shows a tree, or the list to choose one from, in turn; the last line for the user.
 fn session(
-    terminal: &mut DefaultTerminal,
+    screen: &mut Screen,
     mut source: Option<Source>,
     mut recording: Option<&mut LateFile>,
 ) -> Result<Option<String>> {
@@ -74,12 +76,12 @@ fn session(
     loop {
         let mut shown = match source.take() {
             Some(source) => source,
-            None => match trees::choose(terminal, colour)? {
+            None => match trees::choose(screen, colour)? {
                 Some(pid) => Source::tree(pid),
                 None => return Ok(None),
             },
         };
-        match watch(terminal, &mut shown, recording.as_deref_mut(), colour)? {
+        match watch(screen, &mut shown, recording.as_deref_mut(), colour)? {
             Over::Trees => {}
             Over::Quit => return Ok(None),
             Over::Ended(line) => return Ok(Some(line)),
@@ -213,7 +215,7 @@ fn text_of(backend: &TestBackend) -> String {
 
 /// Draws until the user is done with the tree, or it ends. The last picture of a recording stays.
 fn watch(
-    terminal: &mut DefaultTerminal,
+    screen: &mut Screen,
     source: &mut Source,
     mut recording: Option<&mut LateFile>,
     colour: bool,
@@ -239,8 +241,8 @@ fn watch(
                 Err(error) => return Err(error),
             }
         }
-        terminal.draw(|frame| view::draw(frame, &state))?;
-        if let Some(key) = keys::pressed(due.saturating_duration_since(Instant::now()))? {
+        screen.draw(|frame| view::draw(frame, &state))?;
+        if let Some(key) = screen.pressed(due.saturating_duration_since(Instant::now()))? {
             match state.key(key) {
                 Step::Quit => return Ok(Over::Quit),
                 Step::Trees => return Ok(Over::Trees),

@@ -91,13 +91,14 @@ fn elapsed(before: &Sample, now: &Sample) -> Option<f64> {
     Some(now.seconds - before.seconds).filter(|seconds| *seconds > 0.0)
 }
 
-/// Adds a sample to a recording.
+/// Adds a sample to a recording, by one write: whatever ends this process leaves no half of a line.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn record(out: &mut impl Write, sample: &Sample) -> Result<()> {
-    serde_json::to_writer(&mut *out, sample)?;
-    writeln!(out)?;
+    let mut line = serde_json::to_vec(sample)?;
+    line.push(b'\n');
+    out.write_all(&line)?;
     Ok(out.flush()?)
 }
 

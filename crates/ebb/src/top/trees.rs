@@ -1,17 +1,17 @@
 //! The list of this user's trees, to choose one from.
 
-use super::keys;
+use super::screen::Screen;
 use super::view::{coloured, draw_help, too_small};
 use crate::ask::{Figures, PATIENCE};
 use crate::figures::paging;
 use anyhow::Result;
 use ebb_stores::human;
+use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Row, Table};
-use ratatui::{DefaultTerminal, Frame};
 use std::time::Duration;
 
 /// The most characters of a command line in a message.
@@ -206,11 +206,11 @@ impl List {
 ///
 /// # Errors
 /// Those of the terminal.
-pub fn choose(terminal: &mut DefaultTerminal, colour: bool) -> Result<Option<u32>> {
+pub fn choose(screen: &mut Screen, colour: bool) -> Result<Option<u32>> {
     let mut shown = List::new(list(), colour);
     loop {
-        terminal.draw(|frame| shown.draw(frame))?;
-        let Some(key) = keys::pressed(Duration::from_secs(1))? else {
+        screen.draw(|frame| shown.draw(frame))?;
+        let Some(key) = screen.pressed(Duration::from_secs(1))? else {
             shown.update(list());
             continue;
         };

@@ -51,10 +51,6 @@ fn a_stopped_program_is_ended() {
     if cannot_page() {
         return;
     }
-    if std::fs::File::open("/dev/tty").is_ok() {
-        println!("not tried: with a terminal `ebb` stops with its program");
-        return;
-    }
     for (signal, number) in [("TERM", 15), ("QUIT", 3), ("INT", 2)] {
         // Stopped by another, once it has said so.
         // A shell cannot take back that its parent ignored a signal.
@@ -104,6 +100,50 @@ signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(60)";
         line.contains("it handles the signal itself; `kill -KILL"),
         "{line}"
     );
+    assert_eq!(program.ends().code(), Some(7));
+}
+
+/// As with Ctrl-C in a shell or in Python, which go on.
+#[test]
+fn a_signal_after_one_that_was_handled_is_a_new_one() {
+    if cannot_page() {
+        return;
+    }
+    const HANDLES: &str = "import signal, time
+signal.signal(signal.SIGINT, lambda *_: 0)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print('ready', flush=True); time.sleep(60)";
+    let mut program = Told::start(&["python3", "-c", HANDLES]);
+    program.send("INT");
+    // It is seen to be handled after 5 s, and nothing is said.
+    std::thread::sleep(Duration::from_secs(6));
+    program.send("TERM");
+    let line = program.line();
+    let why =
+        "which was sent SIGTERM 5 s ago: it has the signal blocked; another SIGTERM kills all";
+    assert!(line.contains(why), "{line}");
+    program.send("TERM");
+    assert_eq!(program.ends().code(), Some(128 + 9));
+}
+
+/// SIGTERM that was handled is told of again when it is sent again.
+#[test]
+fn a_second_signal_that_is_handled_is_told_of_too() {
+    if cannot_page() {
+        return;
+    }
+    const HANDLES: &str = "import signal, sys, time
+times = []
+def end(*_):
+    times.append(0)
+    if len(times) == 2: time.sleep(7); sys.exit(7)
+signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(60)";
+    let mut program = Told::start(&["python3", "-c", HANDLES]);
+    for _ in 0..2 {
+        program.send("TERM");
+        let line = program.line();
+        assert!(line.contains("it handles the signal itself"), "{line}");
+    }
     assert_eq!(program.ends().code(), Some(7));
 }
 

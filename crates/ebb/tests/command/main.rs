@@ -15,6 +15,7 @@ mod passing;
 mod signals;
 mod somebodys;
 mod supervisor;
+mod top;
 mod unmanaged;
 mod wrap;
 

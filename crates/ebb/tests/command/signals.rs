@@ -153,12 +153,61 @@ fn a_stopped_program_goes_on_through_ebb() {
     becomes("S");
     kill("STOP", program.parse().unwrap());
     becomes("T");
-    // With a terminal it is stopped, too, and goes on by this itself.
     kill("CONT", child.id());
     becomes("S");
     kill("TERM", child.id());
     end_of(&mut child, Duration::from_secs(30));
     assert_eq!(child.wait().unwrap().signal(), Some(15));
+}
+
+/// A job of a terminal whose program is stopped by its own number. In the background `ebb` goes on, as whoever stops the
+/// program continues it alone. In the foreground the shell wants its terminal back.
+#[test]
+fn a_stop_of_the_program_alone_stops_ebb_in_the_foreground_alone() {
+    if cannot_page() {
+        return;
+    }
+    const SCRIPT: &str = "import os, pty, signal, sys, time
+out = os.fdopen(os.dup(1), 'w')
+leader, terminal = pty.fork()
+if leader:
+    try:
+        while os.read(terminal, 4096): pass
+    except OSError: pass
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(leader, 0)[1]))
+def state(pid): return open(f'/proc/{pid}/stat').read().rsplit(') ', 1)[1][0]
+def becomes(pid, wanted):
+    for _ in range(500):
+        if state(pid) == wanted: return
+        time.sleep(0.01)
+    print('the state is', state(pid), 'and not', wanted, file=out, flush=True)
+    sys.exit(1)
+for foreground in (False, True):
+    read, write = os.pipe()
+    ebb = os.fork()
+    if ebb == 0:
+        os.setpgid(0, 0)
+        os.dup2(write, 1)
+        os.execvp(sys.argv[1], [sys.argv[1], 'run', 'sh', '-c', 'echo $$; exec sleep 60'])
+    program = int(os.read(read, 100))
+    if foreground: os.tcsetpgrp(0, ebb)
+    os.kill(program, signal.SIGSTOP)
+    becomes(program, 'T')
+    if foreground: becomes(ebb, 'T')
+    else: time.sleep(0.5)
+    print(state(ebb) == 'T', end=' ', file=out, flush=True)
+    os.kill(ebb if foreground else program, signal.SIGCONT)
+    becomes(program, 'S')
+    os.kill(program, signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(ebb, 0)[1]), file=out, flush=True)";
+    let mut child = Command::new("python3")
+        .args(["-c", SCRIPT])
+        .arg(ebb())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    end_of(&mut child, Duration::from_secs(30));
+    assert_eq!(output_of(&mut child), "False -15\nTrue -15\n");
 }
 
 /// The kernel tells the leader of the session of it, and nobody else: here that is `ebb`.

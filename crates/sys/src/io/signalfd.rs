@@ -155,14 +155,35 @@ pub fn die_of(signal: i32) {
     if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
         return;
     }
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the default action has no handler. sigemptyset initialises the set, which is valid for all that follows.
+    let set = only(signal);
+    // SAFETY: the default action has no handler, and the set is initialised.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+/// Stops this process by a signal that it has blocked, as the default action does. It returns once the process is
+/// continued, and at once where no shell could continue it.
+pub fn stop_by(signal: i32) {
+    let set = only(signal);
+    // SAFETY: the default action has no handler, and the set is initialised.
+    unsafe {
+        libc::raise(signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+/// The set of this signal alone.
+fn only(signal: i32) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set it is given; it cannot fail on valid memory.
+    unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+        set.assume_init()
     }
 }
 
@@ -193,5 +214,28 @@ mod tests {
             let died = libc::WIFSIGNALED(status) && !libc::WCOREDUMP(status);
             assert!(died && libc::WTERMSIG(status) == signal, "{status:#x}");
         }
+    }
+    #[test]
+    fn a_process_stops_by_a_signal_that_it_blocks_and_goes_on_blocking_it() {
+        let mut status = 0;
+        // SAFETY: the child has one thread and makes system calls alone; `status` is there to be written.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                // Its parent is of another group: a shell, as it were.
+                libc::setpgid(0, 0);
+                let signals = Signals::block(&[libc::SIGTSTP]);
+                stop_by(libc::SIGTSTP);
+                libc::raise(libc::SIGTSTP);
+                libc::_exit(if signals.is_ok() { 7 } else { 8 });
+            }
+            assert_eq!(libc::waitpid(child, &mut status, libc::WUNTRACED), child);
+            let stopped = libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == libc::SIGTSTP;
+            libc::kill(child, libc::SIGCONT);
+            assert!(stopped, "{status:#x}");
+            assert_eq!(libc::waitpid(child, &mut status, libc::WUNTRACED), child);
+        }
+        let exited = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7;
+        assert!(exited, "{status:#x}");
     }
 }

@@ -1,0 +1,92 @@
+//! `ebb top` and signals: it leaves its terminal as it was.
+
+use super::common::tree::Tree;
+use super::common::{cannot_page, ebb};
+use super::end_of;
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Stops and continues `ebb top` in a terminal, then ends it, by each signal. A process between them is its shell.
+const SCRIPT: &str = "import fcntl, os, pty, signal, struct, sys, termios, time
+ENDS = ['SIGTERM', 'SIGHUP', 'SIGINT', 'SIGQUIT']
+
+def shell(told, command):
+    # Tests may run where these are ignored.
+    for name in ENDS: signal.signal(getattr(signal, name), signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 80, 0, 0))
+    read, write = os.pipe()
+    top = os.fork()
+    if top == 0:
+        os.setpgid(0, 0)
+        os.write(told, b'%d\\n' % os.getpid())
+        os.read(read, 1)
+        os.execvp(command[0], command)
+    while os.getpgid(top) != top: time.sleep(0.001)
+    os.tcsetpgrp(0, top)
+    os.write(write, b'x')
+    while True:
+        status = os.waitpid(top, os.WUNTRACED)[1]
+        stopped = os.WIFSTOPPED(status)
+        number = os.WSTOPSIG(status) if stopped else os.waitstatus_to_exitcode(status)
+        os.write(told, b'%d\\n' % number)
+        # The terminal is not to be gone before it was looked at.
+        if not stopped: time.sleep(20); os._exit(0)
+
+def until(mark):
+    text = b''
+    while mark not in text: text += os.read(terminal, 4096)
+
+def drawn():
+    until(b'\\x1b[?1049h')
+    until(b'faults')
+    return is_raw()
+
+def is_raw(): return not termios.tcgetattr(terminal)[3] & termios.ICANON
+
+for name in ENDS:
+    read, write = os.pipe()
+    leader, terminal = pty.fork()
+    if leader == 0: shell(write, sys.argv[1:])
+    line = lambda: int(os.read(read, 100))
+    top = line()
+    raw = [drawn()]
+    os.kill(top, signal.SIGTSTP)
+    until(b'\\x1b[?1049l')
+    stopped = line()
+    raw.append(is_raw())
+    os.kill(top, signal.SIGCONT)
+    raw.append(drawn())
+    os.kill(top, getattr(signal, name))
+    until(b'\\x1b[?1049l')
+    ended = line()
+    raw.append(is_raw())
+    print(stopped == signal.SIGTSTP, ended == -getattr(signal, name), *map(int, raw), flush=True)
+    os.kill(leader, signal.SIGKILL)
+    os.waitpid(leader, 0)
+    os.close(terminal)";
+
+#[test]
+fn a_signal_leaves_the_terminal_of_top_as_it_was() {
+    if cannot_page() {
+        return;
+    }
+    let tree = Tree::start("40M", &["a"], "alone");
+    let recording = tree.path("recording");
+    let mut child = Command::new("python3")
+        .args(["-c", SCRIPT])
+        .arg(ebb())
+        .args(["top", &tree.pid, "--record", &recording])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    end_of(&mut child, Duration::from_secs(60));
+    let mut said = String::new();
+    child.stdout.unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "True True 1 0 1 0\n".repeat(4));
+    // The recording of the last one ends with a whole line.
+    let recorded = fs::read_to_string(recording).unwrap();
+    assert!(recorded.ends_with("}\n"), "{recorded}");
+    tree.stop(1);
+}
