@@ -35,8 +35,9 @@ def shell(told, command):
         if not stopped: time.sleep(20); os._exit(0)
 
 def until(mark):
-    text = b''
-    while mark not in text: text += os.read(terminal, 4096)
+    global shown
+    while mark not in shown: shown += os.read(terminal, 4096)
+    shown = shown[shown.index(mark) + len(mark):]
 
 def drawn():
     until(b'\\x1b[?1049h')
@@ -49,6 +50,7 @@ for name in ENDS:
     read, write = os.pipe()
     leader, terminal = pty.fork()
     if leader == 0: shell(write, sys.argv[1:])
+    shown = b''
     line = lambda: int(os.read(read, 100))
     top = line()
     raw = [drawn()]
