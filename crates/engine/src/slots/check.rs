@@ -109,7 +109,7 @@ struct Sums {
     tables: usize,
     /// Clusters that are not absent.
     present: u32,
-    /// Of the used ones, those in frozen and inherited clusters.
+    /// The used ones in frozen and inherited clusters.
     used_idle: u32,
     /// Slots of clusters that are ours to allocate in.
     held: u64,

@@ -101,12 +101,15 @@ impl FileStore {
             .write_back
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let flush =
-            |run: &Run, wait| block_device::flush_range(fd, run.offset, run.len as u64, wait);
-        let begun = round.runs().iter().map(|run| flush(run, false));
-        let begun = begun.fold(Ok(()), |all, one| all.and(one));
-        let ended = round.runs().iter().map(|run| flush(run, true));
-        if let Err(errno) = ended.fold(begun, |all, one| all.and(one)) {
+        let mut all = Ok(());
+        // The first pass starts the transfers only, so that they are under way at once.
+        for wait in [false, true] {
+            for run in round.runs() {
+                let flushed = block_device::flush_range(fd, run.offset, run.len as u64, wait);
+                all = all.and(flushed);
+            }
+        }
+        if let Err(errno) = all {
             let error = self.failed(errno);
             for piece in round.pieces() {
                 results[piece.op] = results[piece.op].and(Err(error));

@@ -137,7 +137,7 @@ impl Transfers {
             let Ok(n) = self.0.collect(&mut ended, true) else {
                 // Never before the end: the kernel may be moving the caller's memory.
                 while self.0.completions() < left {
-                    std::thread::sleep(NAP);
+                    clock::sleep(NAP);
                 }
                 return Err(Errno::NOSYS);
             };

@@ -255,17 +255,16 @@ proptest! {
         let mut owner: BTreeMap<u32, u32> = BTreeMap::new();
         let mut childs: BTreeSet<u32> = BTreeSet::new();
         let mut foreign: BTreeSet<u32> = BTreeSet::new();
-        let (mut next, mut out) = (0, ExtentList::new());
+        let mut next = 0;
         for op in ops {
             match op {
                 ForkOp::Allocate { pages } => {
-                    out.clear();
-                    let first = next;
+                    let (first, mut out) = (next, ExtentList::new());
                     if devices.allocate(A, pages, EntryId(next), &mut out).is_ok() {
                         next += u32::from(pages);
                     } else if pages == 1 {
-                        let device = devices.device(id).unwrap();
-                        prop_assert_eq!(devices.free_slots(&device), 0, "full, it was said");
+                        let free = devices.free_slots(&devices.device(id).unwrap());
+                        prop_assert_eq!(free, 0, "full, it was said");
                     }
                     let slots = out.iter().flat_map(|e| e.start.0..e.start.0 + u32::from(e.len));
                     for (entry, slot) in (first..).zip(slots) {
