@@ -115,13 +115,21 @@ impl Told {
         self.0.iter_mut().for_each(|ending| ending.look(supervisor));
     }
 
-    /// Another signal that ends programs has come. True if that killed the tree.
-    pub fn is_forced(&self, supervisor: &Supervisor) -> bool {
-        let forced = self.0.iter().any(Ending::can_be_forced);
+    /// Another signal that ends programs has come. True if that killed the tree. One that the program takes for something
+    /// else forces no other.
+    pub fn is_forced(&self, signal: i32, supervisor: &Supervisor) -> bool {
+        let forced = self.can_be_forced(signal);
         if forced {
             kill_tree(supervisor);
         }
         forced
+    }
+
+    fn can_be_forced(&self, signal: i32) -> bool {
+        let is_taken = |ending: &Ending| matches!(ending.warned, Some(Why::Handled | Why::Ignored));
+        let taken = self.0.iter().any(|e| e.signal == signal && is_taken(e));
+        let mut endings = self.0.iter();
+        endings.any(|e| e.can_be_forced() && (e.signal == signal || !taken))
     }
 }
 
@@ -263,6 +271,24 @@ mod tests {
                 let due = told.due_in();
                 assert!(due.is_some_and(|due| due <= SOON), "{settled:?} {due:?}");
             }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_signal_that_the_program_handles_forces_no_other() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        for settled in [Why::Handled, Why::Ignored] {
+            let of = [
+                (libc::SIGINT, Some(settled)),
+                (libc::SIGTERM, Some(Why::Blocked)),
+            ];
+            let told = told(pid, &of);
+            assert!(!told.can_be_forced(libc::SIGINT), "{settled:?}");
+            assert!(told.can_be_forced(libc::SIGTERM));
+            assert!(told.can_be_forced(libc::SIGQUIT));
         }
         child.kill().unwrap();
         child.wait().unwrap();

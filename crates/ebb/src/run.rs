@@ -164,6 +164,7 @@ fn leave_processes(
     }
     match daemon::split() {
         Ok(Side::Background) => {
+            supervisor.takes_over();
             if let Some(Err(error)) = serving.as_mut().map(Serving::again) {
                 say::line(&format!("ebb: {error:#}"));
             }

@@ -161,7 +161,7 @@ impl Running {
             return;
         }
         let ends = ending::ends(signal);
-        if ends && told.is_forced(supervisor) {
+        if ends && told.is_forced(signal, supervisor) {
             return;
         }
         // A wrapped program is in no foreground group: terminal keys do not reach it.

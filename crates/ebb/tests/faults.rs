@@ -617,9 +617,9 @@ fn pages_that_the_system_refuses_for_a_while() {
     }
 }
 
-/// Where asynchronous transfers are refused, the swap file is read and written by plain calls.
+/// Where asynchronous reads are refused, the swap file is read by plain calls.
 #[test]
-fn without_asynchronous_transfers() {
+fn without_asynchronous_reads() {
     if cannot_page() {
         return;
     }
@@ -645,8 +645,8 @@ os.execvp(sys.argv[1], sys.argv[1:])
     let job = incompressible();
     let alone = free(&job, "touch");
     let managed = Under::budget(BUDGET).run_behind(&wrapper, &job);
-    managed.assert_same(&alone, "without asynchronous transfers");
-    managed.assert_paged_within_budget("without asynchronous transfers");
+    managed.assert_same(&alone, "without asynchronous reads");
+    managed.assert_paged_within_budget("without asynchronous reads");
     assert!(managed.counter("pswpin") > 0, "{}", managed.stats);
 }
 

@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     if let Some(errno) = file.refusal() {
-        println!("note: asynchronous transfers are refused here ({errno}): both rows are pread");
+        println!("note: asynchronous reads are refused here ({errno}): both rows are pread");
     }
     cipher(keys, limit);
     Ok(())

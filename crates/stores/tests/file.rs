@@ -147,7 +147,7 @@ fn assert_holds(file: &File, model: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
-    /// Past the cache and through it, transfers at once and one after the other: always what plain reads and writes of the
+    /// Past the cache and through it, reads at once and one after the other: always what plain reads and writes of the
     /// same file show. The thread watches for the end of its reads, or sleeps.
     #[test]
     fn like_plain_reads_and_writes(
@@ -164,22 +164,6 @@ proptest! {
         };
         std::thread::scope(|scope| scope.spawn(run).join()).expect("as the model");
     }
-}
-
-#[test]
-fn the_transfers_of_a_batch_are_in_flight_at_once_where_that_is_allowed() {
-    let file = file(64);
-    let store = store(&file, 64, false);
-    let data = page(1, 1);
-    let ops = [0, 7, 9].map(|slot| WriteOp { slot, data: &data });
-    let mut results = [Ok(()); 3];
-    store.write(&ops, &mut results);
-    assert_eq!(results, [Ok(()); 3]);
-    if let Some(errno) = store.refusal() {
-        return println!("skipped: no asynchronous reads: {errno}");
-    }
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    assert!(maps.contains("[aio]"), "{maps}");
 }
 
 fn write_one(store: &dyn Store, slot: u64, data: &[u8]) -> Result<(), IoError> {

@@ -8,7 +8,7 @@
 //! ```text
 //! probe    what this kernel lets this process do
 //! process  programs, their threads and stacks, tasks of our own, credentials, executables
-//! io       devices, sockets and signals as descriptors; asynchronous transfers
+//! io       devices, sockets and signals as descriptors; asynchronous reads
 //! memory   maps, the internal heap, keys, shared memory, page maps, userfaultfd
 //! proc     `/proc`: processes, this one, pidfds
 //! kernel   raw calls, futexes, signals, clocks, random numbers, the registry of our own tasks
@@ -49,7 +49,7 @@ pub mod proc;
 mod process;
 pub mod system_kernel;
 
-pub use io::{aio, blkid, block_device, interruption, kept_fd, peer, signalfd, transfers};
+pub use io::{aio, batch_reads, blkid, block_device, interruption, kept_fd, peer, signalfd};
 pub use kernel::{clock, file, futex, random, raw, signal};
 pub use memory::{futex_lock, heap, memory_file, pagemap, secret, shm, userfaultfd};
 pub use process::{

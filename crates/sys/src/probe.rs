@@ -4,7 +4,7 @@
 //! answers `Ok` or the error of the system call; its caller says what follows from it.
 
 use crate::Errno;
-use crate::io::transfers::{Read, Transfers};
+use crate::io::batch_reads::{BatchReads, Read};
 use crate::kernel::raw;
 use crate::memory::pagemap::PageMapFile;
 use crate::memory::userfaultfd::{Access, MODE_MISSING, MODE_WRITE_PROTECT, Userfaultfd, feature};
@@ -133,7 +133,7 @@ pub fn process_madvise_works() -> io::Result<()> {
 /// # Errors
 /// ENOSYS or EPERM where that is compiled out or filtered; EAGAIN where the system has too many requests.
 pub fn asynchronous_reads_work() -> io::Result<()> {
-    let mut transfers = Transfers::new()?;
+    let mut batch = BatchReads::new()?;
     let file = std::fs::File::open("/proc/self/exe")?;
     let mut bytes = [0; 4];
     let mut read = [Read {
@@ -141,7 +141,7 @@ pub fn asynchronous_reads_work() -> io::Result<()> {
         data: &mut [io::IoSliceMut::new(&mut bytes)],
         result: Err(rustix::io::Errno::IO),
     }];
-    transfers.read(file.as_fd(), &mut read, Duration::ZERO)?;
+    batch.read(file.as_fd(), &mut read, Duration::ZERO)?;
     let result = read[0].result;
     if result? == bytes.len() && bytes == *b"\x7fELF" {
         Ok(())

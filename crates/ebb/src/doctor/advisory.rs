@@ -28,13 +28,13 @@ pub fn advisory(access: Option<Access>) -> Vec<Check> {
     }
     checks.push(match probe::asynchronous_reads_work() {
         Ok(()) => Check::ok(
-            "asynchronous transfers",
-            "swap files are read and written in batches",
+            "asynchronous reads",
+            "scattered pages are read at once",
         ),
         Err(error) => Check::not(
-            "asynchronous transfers",
+            "asynchronous reads",
             Verdict::Limited,
-            format!("{error}: swap files are read and written one transfer after the other"),
+            format!("{error}: swap files are read one page after the other"),
             "`sysctl -w fs.aio-max-nr=1048576`, or allow io_setup and its kin in the container's seccomp profile",
         ),
     });

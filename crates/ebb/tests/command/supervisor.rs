@@ -29,46 +29,53 @@ fn orphans_are_reaped_and_outlive_the_command() {
     }
 }
 
-/// The number of the `ebb run` of a script.
-fn ebb_of(script: &str) -> String {
+/// The number of the `ebb run` with these arguments.
+fn ebb_of(arguments: &str) -> String {
+    let wanted = format!("{} {arguments}", ebb().display());
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let mut numbers = processes.map(|entry| entry.file_name().into_string().unwrap());
     let of_it = numbers.find(|number| {
         let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        line.starts_with(&*ebb().to_string_lossy()) && line.contains(script)
+        line.starts_with(&wanted)
     });
     of_it.expect("it carries on")
 }
 
-/// A copy of the supervisor carries on. It is found by its number, by that of the one that has ended, and in the list.
+/// A copy of the supervisor carries on. It is found by its number, by that of the one that has ended, and in the list;
+/// and not the tree further out, to which the copy itself belongs.
 #[test]
 fn a_tree_whose_program_has_ended_is_found_by_whoever_asks() {
     if cannot_page() {
         return;
     }
     let script = "(sleep 60 > /dev/null 2>&1) & echo $PPID $!";
+    let inner = ["run", "--memory", "64M", "--", "sh", "-c", script];
     let run = Command::new(ebb())
-        .args(["run", "--", "sh", "-c", script])
+        .args(["run", "--memory", "128M", "--"])
+        .arg(ebb())
+        .args(inner)
         .output()
         .unwrap();
     let said = String::from_utf8(run.stdout).unwrap();
     let (former, orphan) = said.trim().split_once(' ').unwrap();
-    let copy = ebb_of(script);
+    let copy = ebb_of(&inner.join(" "));
     // It takes the name over soon.
     std::thread::sleep(Duration::from_millis(500));
+    let top = |pid: Option<&str>| {
+        let mut top = Command::new(ebb());
+        let output = top.args(["top", "--once"]).args(pid).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        String::from_utf8(text).unwrap()
+    };
     for pid in [former, &copy, orphan] {
-        let top = Command::new(ebb()).args(["top", "--once", pid]).output();
-        let top = top.unwrap();
-        let error = String::from_utf8_lossy(&top.stderr);
-        assert!(top.status.success(), "{pid} of {said} and {copy}: {error}");
+        let shown = top(Some(pid));
+        assert!(
+            shown.contains("of 64M"),
+            "{pid} of {said} and {copy}: {shown}"
+        );
     }
-    let list = Command::new(ebb())
-        .args(["top", "--once"])
-        .output()
-        .unwrap();
-    let list = [list.stdout, list.stderr].concat();
-    let list = String::from_utf8_lossy(&list);
+    let list = top(None);
     assert!(list.contains(&copy) && !list.contains(former), "{list}");
     let pid = rustix::process::Pid::from_raw(orphan.parse().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

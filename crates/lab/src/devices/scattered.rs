@@ -1,5 +1,5 @@
 //! The cost of a folio whose slots lie apart: written and read as several runs of slots, and as one run,
-//! on a real file. The file is set up as `ebb run` does it: O_DIRECT where available, asynchronous transfers,
+//! on a real file. The file is set up as `ebb run` does it: O_DIRECT where available, asynchronous reads,
 //! encryption.
 //!
 //! A folio goes out in one batch, and comes in in one: all its runs are in flight at a time. The last
@@ -226,9 +226,9 @@ fn report(options: &Options, costs: &[[Vec<Cost>; 2]], device: &Device) -> Repor
             "through the page cache"
         },
         match device.file.refusal() {
-            None => "several runs at once".to_owned(),
+            None => "several runs are read at once".to_owned(),
             Some(errno) =>
-                format!("one run after the other, as asynchronous transfers are refused ({errno})"),
+                format!("one run after the other, as asynchronous reads are refused ({errno})"),
         }
     ));
     report.note("medians of rounds, percents of one run those of the same round; cpu: of the thread that transfers, with what the kernel does in it");

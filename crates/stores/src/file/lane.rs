@@ -1,10 +1,10 @@
-//! Lanes: a bounce buffer and asynchronous transfers, taken by one thread at a time.
+//! Lanes: a bounce buffer and asynchronous reads, taken by one thread at a time.
 
 use super::FileStore;
 use super::on_demand::OnDemand;
 use crate::transfer::bounce::{Bounce, StackPage};
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::transfers::Transfers;
+use ebb_sys::batch_reads::BatchReads;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,13 +19,13 @@ pub const BOUNCE_PAGES: usize = 64;
 /// A lane.
 pub struct Lane {
     pub bounce: Bounce,
-    /// Asynchronous transfers, made when the lane first has a batch for them, or a read to watch for.
-    pub transfers: OnDemand<Transfers>,
+    /// Asynchronous reads, made when the lane first has a batch of them, or one to watch for.
+    pub reads: OnDemand<BatchReads>,
 }
 
 impl Lane {
-    /// Frees the buffer, if no transfer has used the lane since the last call. Not what asynchronous transfers have: it
-    /// is a page or two, and the kernel takes tens of milliseconds to end it.
+    /// Frees the buffer, if no transfer has used the lane since the last call. Not what asynchronous reads have: it is a
+    /// page or two, and the kernel takes tens of milliseconds to end it.
     pub fn free_idle(&mut self) {
         self.bounce.free_idle();
     }
@@ -35,7 +35,7 @@ impl Lane {
 pub struct Mover<'a> {
     pub fd: BorrowedFd<'a>,
     pub bounce: &'a mut [u8],
-    pub transfers: Option<&'a mut OnDemand<Transfers>>,
+    pub reads: Option<&'a mut OnDemand<BatchReads>>,
     /// The time for which the thread watches for a read.
     pub patience: Duration,
 }
@@ -58,52 +58,49 @@ impl FileStore {
         let fd = fd.as_fd();
         match self.lane() {
             Some(mut lane) => {
-                let Lane { bounce, transfers } = &mut *lane;
+                let Lane { bounce, reads } = &mut *lane;
                 f(&mut Mover {
                     fd,
                     bounce: bounce.get(),
-                    transfers: self.batches.load(Relaxed).then_some(transfers),
+                    reads: self.batches.load(Relaxed).then_some(reads),
                     patience: Duration::ZERO,
                 });
             }
             None => f(&mut Mover {
                 fd,
                 bounce: &mut StackPage([0; PAGE_SIZE]).0,
-                transfers: None,
+                reads: None,
                 patience: Duration::ZERO,
             }),
         }
     }
 
-    /// Lets `f` move several runs at once. False: it did not, or not all of them.
+    /// Lets `f` read several runs at once. False: it did not, or not all of them.
     pub(super) fn at_once(
         &self,
-        transfers: Option<&mut OnDemand<Transfers>>,
-        f: impl FnOnce(&mut Transfers) -> Result<(), Errno>,
+        reads: Option<&mut OnDemand<BatchReads>>,
+        f: impl FnOnce(&mut BatchReads) -> Result<(), Errno>,
     ) -> bool {
-        let Some(transfers) = transfers else {
+        let Some(reads) = reads else {
             return false;
         };
-        let make = || {
-            let made = Transfers::new();
-            made.inspect_err(|errno| self.refused(errno.0)).ok()
+        let mut refused = 0;
+        let made = reads.get(|| BatchReads::new().map_err(|errno| refused = errno.0).ok());
+        let outcome = match made {
+            Some(ready) => f(ready),
+            None if refused == 0 => return false,
+            None => Err(Errno::from_raw_os_error(refused)),
         };
-        let Some(ready) = transfers.get(make) else {
-            return false;
-        };
-        match f(ready) {
-            Ok(()) => true,
-            // Short of memory now: this batch goes the other way.
-            Err(Errno::AGAIN) => false,
+        match outcome {
+            Ok(()) => {}
+            // All requests that the system has are taken, or it is short of memory: that passes.
+            Err(Errno::AGAIN) if refused != 0 => *reads = OnDemand::Untried,
+            Err(Errno::AGAIN) => {}
             Err(errno) => {
-                self.refused(errno.raw_os_error());
-                *transfers = OnDemand::Refused;
-                false
+                self.refusal.store(errno.raw_os_error(), Relaxed);
+                *reads = OnDemand::Refused;
             }
         }
-    }
-
-    fn refused(&self, errno: i32) {
-        self.refusal.store(errno, Relaxed);
+        outcome.is_ok()
     }
 }

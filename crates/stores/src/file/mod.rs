@@ -1,8 +1,8 @@
 //! A file or block device as a store.
 //!
-//! Transfers take a *lane*: a bounce buffer (and, where they are allowed, asynchronous transfers) behind a
+//! Transfers take a *lane*: a bounce buffer (and, where they are allowed, asynchronous reads) behind a
 //! lock that is only ever tried, never waited for. So no thread waits for another's
-//! transfer; one that finds every lane taken moves its pages through a page on its own
+//! transfer, but for one of the page cache to be written back; one that finds every lane taken moves its pages through a page on its own
 //! stack. Nothing is allocated after the store was made.
 //!
 //! With O_DIRECT, memory that the device can reach goes as it is, other memory through the bounce buffer.
@@ -60,8 +60,8 @@ pub struct FileStore {
     /// Flag: a descriptor that only reads is in the place of one that wrote.
     writes_no_more: AtomicBool,
     last_errno: AtomicI32,
-    /// Held for the wait that tells of errors of writing back: the first that asks is told of all of them.
-    write_back: Mutex<()>,
+    /// Errors of writing back so far. Whoever asks first is told of each, whose ever write it was; held while one asks.
+    write_back: Mutex<u64>,
     batches: AtomicBool,
     refusal: AtomicI32,
 }
@@ -90,7 +90,7 @@ impl FileStore {
             lanes: std::array::from_fn(|_| {
                 Mutex::new(Lane {
                     bounce: Bounce::new(BOUNCE_PAGES),
-                    transfers: OnDemand::Untried,
+                    reads: OnDemand::Untried,
                 })
             }),
             ahead: ReadAhead::new(),
@@ -100,7 +100,7 @@ impl FileStore {
             reach,
             discards: AtomicBool::new(facts.wants_discard),
             last_errno: AtomicI32::new(0),
-            write_back: Mutex::new(()),
+            write_back: Mutex::new(0),
             batches: AtomicBool::new(true),
             refusal: AtomicI32::new(0),
         }
@@ -111,8 +111,8 @@ impl FileStore {
     pub fn reattach(&self, fd: OwnedFd) -> Result<(), InUse> {
         for lane in &self.lanes {
             let mut lane = lane.try_lock().map_err(|_| InUse)?;
-            if let Some(transfers) = lane.transfers.take() {
-                transfers.abandon();
+            if let Some(reads) = lane.reads.take() {
+                reads.abandon();
             }
         }
         if !self.ahead.abandon() {
@@ -156,7 +156,7 @@ impl FileStore {
         }
     }
 
-    /// Why transfers are not asynchronous, or none if they are (or none had to be yet).
+    /// Why reads are not asynchronous, or none if they are (or none had to be yet).
     pub fn refusal(&self) -> Option<Errno> {
         match self.refusal.load(Relaxed) {
             0 => None,
@@ -164,7 +164,7 @@ impl FileStore {
         }
     }
 
-    /// Whether the transfers of a batch are in flight at once where that is allowed; on at first.
+    /// Whether the reads of a batch are in flight at once where that is allowed; on at first.
     pub fn set_batches(&self, on: bool) {
         self.batches.store(on, Relaxed);
     }

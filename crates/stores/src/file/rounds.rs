@@ -1,17 +1,18 @@
-//! Moving a round of a batch: all runs at once, or one after the other.
+//! Moving a round of a batch. Its runs are read all at once, where that is allowed. They are written one after the
+//! other: a process that is killed then ends only when its writes have, and its slots may be given to others.
 
 use super::FileStore;
 use super::lane::Mover;
 use crate::transfer::batch::{PIECES, Piece, Round, Run};
 use ebb_engine::env::{IoError, ReadOp, WriteOp};
-use ebb_sys::transfers::{Read, Write};
+use ebb_sys::batch_reads::Read;
 use ebb_sys::{block_device, clock};
 use rustix::fd::BorrowedFd;
 use rustix::fs::Advice;
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 impl FileStore {
     /// Drops a run from the page cache. It is advice: a page that stays is counted with the
@@ -35,13 +36,9 @@ impl FileStore {
         ops: &[WriteOp<'_>],
         results: &mut [Result<(), IoError>],
     ) {
-        let Mover {
-            fd,
-            bounce,
-            transfers,
-            ..
-        } = mover;
+        let Mover { fd, bounce, .. } = mover;
         let fd = *fd;
+        let errors = (!self.facts.direct).then(|| *self.write_back_errors());
         for piece in round.pieces() {
             if let Some(at) = piece.bounce {
                 bounce[at..at + piece.len].copy_from_slice(&ops[piece.op].data[piece.range()]);
@@ -54,31 +51,8 @@ impl FileStore {
                 None => &ops[piece.op].data[piece.range()],
             });
         }
-        let mut moved = [Err(Errno::IO); PIECES];
-        // One run takes one system call either way.
-        let transfers = transfers.as_deref_mut().filter(|_| round.runs().len() > 1);
-        let all = self.at_once(transfers, |transfers| {
-            let mut batch: [Write<'_>; PIECES] = std::array::from_fn(|i| {
-                let run = round.runs().get(i).copied().unwrap_or_default();
-                Write {
-                    offset: run.offset,
-                    data: &segments[run.pieces()],
-                    result: Err(Errno::IO),
-                }
-            });
-            let batch = &mut batch[..round.runs().len()];
-            transfers.write(fd, batch)?;
-            for (moved, write) in moved.iter_mut().zip(batch) {
-                *moved = write.result;
-            }
-            Ok(())
-        });
-        if !all {
-            for (run, moved) in round.runs().iter().zip(&mut moved) {
-                *moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
-            }
-        }
-        for (run, moved) in round.runs().iter().zip(moved) {
+        for run in round.runs() {
+            let moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
             if moved != Ok(run.len) {
                 let mut offset = run.offset;
                 for (piece, segment) in pieces_of(round, run).zip(&segments[run.pieces()]) {
@@ -89,30 +63,52 @@ impl FileStore {
                 }
             }
         }
-        if !self.facts.direct {
-            self.write_back(fd, round, results);
+        if let Some(errors) = errors {
+            self.write_back(fd, round, (&segments, errors), results);
         }
     }
 
-    /// Waits until the page cache's copy of a round is on the device, then drops it. An error may be of any write since
-    /// the last wait, and is told once. So one thread waits at a time, and an error is that of the whole round.
-    fn write_back(&self, fd: BorrowedFd<'_>, round: &Round, results: &mut [Result<(), IoError>]) {
-        let _alone = self
-            .write_back
+    fn write_back_errors(&self) -> MutexGuard<'_, u64> {
+        self.write_back
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut all = Ok(());
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the page cache's copy of a round is on the device, then drops it. An error may be of any write since
+    /// the last wait, and is told once. So one thread waits at a time. If there was an error since the round was begun,
+    /// each of its pieces is written again by itself, and has its own.
+    fn write_back(
+        &self,
+        fd: BorrowedFd<'_>,
+        round: &Round,
+        (segments, before): (&[IoSlice<'_>], u64),
+        results: &mut [Result<(), IoError>],
+    ) {
+        let mut errors = self.write_back_errors();
+        let mut flush = |offset, len, wait| {
+            let flushed = block_device::flush_range(fd, offset, len, wait);
+            *errors += u64::from(flushed.is_err());
+            flushed
+        };
         // The first pass starts the transfers only, so that they are under way at once.
         for wait in [false, true] {
             for run in round.runs() {
-                let flushed = block_device::flush_range(fd, run.offset, run.len as u64, wait);
-                all = all.and(flushed);
+                let _ = flush(run.offset, run.len as u64, wait);
             }
         }
-        if let Err(errno) = all {
-            let error = self.failed(errno);
-            for piece in round.pieces() {
-                results[piece.op] = results[piece.op].and(Err(error));
+        if *errors != before {
+            for run in round.runs() {
+                let mut offset = run.offset;
+                for (piece, segment) in pieces_of(round, run).zip(&segments[run.pieces()]) {
+                    let len = piece.len as u64;
+                    let written = write_whole(fd, segment, offset);
+                    let flushed = block_device::flush_range(fd, offset, len, true);
+                    *errors += u64::from(flushed.is_err());
+                    if let Err(errno) = written.and(flushed) {
+                        results[piece.op] = Err(self.failed(errno));
+                    }
+                    offset += len;
+                }
             }
         }
         for run in round.runs() {
@@ -131,7 +127,7 @@ impl FileStore {
         let Mover {
             fd,
             bounce,
-            transfers,
+            reads,
             patience,
         } = mover;
         let (fd, patience) = (*fd, *patience);
@@ -154,7 +150,7 @@ impl FileStore {
             }
             let wanted = round.runs().len() > 1 || !patience.is_zero();
             let begun = clock::monotonic_ns();
-            let all = self.at_once(transfers.as_deref_mut().filter(|_| wanted), |transfers| {
+            let all = self.at_once(reads.as_deref_mut().filter(|_| wanted), |reads| {
                 let mut left = &mut segments[..];
                 let mut batch: [Read<'_, '_>; PIECES] = std::array::from_fn(|i| {
                     let run = round.runs().get(i).copied().unwrap_or_default();
@@ -167,13 +163,15 @@ impl FileStore {
                     }
                 });
                 let batch = &mut batch[..round.runs().len()];
-                transfers.read(fd, batch, patience)?;
+                reads.read(fd, batch, patience)?;
                 for (moved, read) in moved.iter_mut().zip(batch) {
                     *moved = read.result;
                 }
                 Ok(())
             });
             match all {
+                // The end of several says little of one.
+                true if round.runs().len() > 1 => {}
                 true => self.waited(patience, begun),
                 false => {
                     for (run, moved) in round.runs().iter().zip(&mut moved) {

@@ -1,7 +1,7 @@
 //! Reads that a thread watches for.
 //!
 //! A device of tens of microseconds is done before a thread that sleeps has been woken. So where reads are short, a
-//! thread of idle urgency looks for the end of its read itself (`ebb_sys::transfers`). On another thread, on a slow
+//! thread of idle urgency looks for the end of its read itself (`ebb_sys::batch_reads`). On another thread, on a slow
 //! device and without O_DIRECT a read is a plain one.
 //!
 //! A device is slow if reads that were watched for took longer than [`MOST`] in the mean. One in [`RETRIED`] is watched
@@ -79,7 +79,7 @@ mod tests {
     use ebb_engine::PAGE_SIZE;
     use ebb_engine::env::{ReadOp, Store};
     use ebb_engine::random::Random;
-    use ebb_sys::transfers::Transfers;
+    use ebb_sys::batch_reads::BatchReads;
     use rustix::fs::OFlags;
     use std::os::unix::fs::FileExt;
     use std::time::Instant;
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_read_that_is_watched_takes_no_longer_than_one_that_is_slept_for() {
-        if Transfers::new().is_err() {
+        if BatchReads::new().is_err() {
             return println!("skipped: no asynchronous reads");
         }
         let Some(file) = file() else {

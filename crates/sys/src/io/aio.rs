@@ -257,7 +257,7 @@ impl AioReader {
     /// Collects completions; with `wait` it waits for at least one.
     fn reap(&mut self, wait: bool) -> Result<(), Errno> {
         let mut completions = [Completion::default(); READS];
-        let count = self.context.collect(&mut completions, wait)?;
+        let count = self.context.collect(&mut completions, usize::from(wait))?;
         for completion in &completions[..count] {
             let read = &mut self.reads[completion.token as usize];
             self.in_flight -= 1;

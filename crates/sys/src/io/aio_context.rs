@@ -3,7 +3,7 @@
 //! Its completions lie in a ring that the kernel maps into the process, behind a header (`struct aio_ring`). So whoever
 //! waits may look at the ring instead of asking the kernel.
 //!
-//! Not io_uring: there the thread that submitted posts the completion when it next runs. Our threads have idle
+//! Not io_uring, which is often refused: there the thread that submitted posts the completion when it next runs. Our threads have idle
 //! urgency, so another thread that waits could starve. Here the interrupt posts the completion. And containers that
 //! refuse io_uring allow this.
 //!
@@ -118,23 +118,23 @@ impl Context {
         taken
     }
 
-    /// Collects completions, as many as there is room for; with `wait` it waits for one. Returns how many came: none
-    /// without `wait`, or where a signal came first.
+    /// Collects completions, as many as there is room for; waits for so many at `least`. Returns how many came: fewer
+    /// where a signal came first.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn collect(&self, completions: &mut [Completion], wait: bool) -> Result<usize, Errno> {
+    pub fn collect(&self, completions: &mut [Completion], least: usize) -> Result<usize, Errno> {
         let none = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let (least, timeout) = match wait {
-            true => (1, 0),
-            false => (0, &raw const none as c_long),
+        let timeout = match least {
+            0 => &raw const none as c_long,
+            _ => 0,
         };
         let args = [
             self.name as c_long,
-            least,
+            least as c_long,
             completions.len() as c_long,
             completions.as_mut_ptr() as c_long,
             timeout,
@@ -209,7 +209,7 @@ mod tests {
             return println!("skipped: no asynchronous reads");
         };
         assert!(!context.has_completion() && context.header().is_known());
-        assert_eq!(context.collect(&mut [Completion::default()], false), Ok(0));
+        assert_eq!(context.collect(&mut [Completion::default()], 0), Ok(0));
         drop(context);
         // Another test's memory may come to lie where a ring has gone, so one ring of a few is enough.
         let gone_again = (0..100).any(|_| {

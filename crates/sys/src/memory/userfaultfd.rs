@@ -384,9 +384,17 @@ impl Userfaultfd {
     /// of it.
     pub fn read_given<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno> {
         read_faults(out, |buffer| {
+            let fd = self.fd.as_raw_fd();
             // -1: a file without offsets.
             // SAFETY: the buffer is as long as we say and holds plain data.
-            unsafe { libc::preadv2(self.fd.as_raw_fd(), &buffer, 1, -1, libc::RWF_NOWAIT) }
+            match unsafe { libc::preadv2(fd, &buffer, 1, -1, libc::RWF_NOWAIT) } {
+                // Before Linux 6.10 the flags alone say whether it waits.
+                -1 if Errno::last() == Errno(libc::EOPNOTSUPP) && self.is_nonblocking() => {
+                    // SAFETY: the same.
+                    unsafe { libc::readv(fd, &buffer, 1) }
+                }
+                read => read,
+            }
         })
     }
 

@@ -181,23 +181,18 @@ fn listener(name: &str) -> Option<Peer> {
 fn find(pid: u32) -> Result<OwnedFd, AskError> {
     let users = users_of(pid);
     let names = names();
-    let alive = Process::open(pid).and_then(|process| process.stat());
-    let is_there = alive.is_ok_and(|stat| !stat.is_dead());
     let mut next = Some(pid);
     for generation in 0..GENERATIONS {
         let Some(pid) = next.filter(|&pid| pid > 0) else {
             break;
         };
-        let own = names.iter().filter(|name| makes(pid, name, is_there));
-        let carried_on = names.iter().filter(|name| {
-            generation == 0 && is_there && listener(name).is_some_and(|peer| peer.pid == Some(pid))
-        });
-        let named = environment(pid);
-        for name in own
-            .map(String::clone)
-            .chain(named)
-            .chain(carried_on.cloned())
-        {
+        let own = names.iter().filter(|name| makes(pid, name));
+        // The copy's own environment is that of the tree further out, if any.
+        let carried_on = names
+            .iter()
+            .filter(|name| generation == 0 && carries(pid, name));
+        let own = own.chain(carried_on).cloned();
+        for name in own.chain(environment(pid)) {
             match connect(&name, &users) {
                 Some(Ok(connection)) => return Ok(connection),
                 // Another tree's, further out, is not the one that is asked for.
@@ -207,16 +202,27 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
         }
         next = parent(pid);
     }
-    Err(match is_there {
+    Err(match is_alive(pid) {
         true => AskError::NotManaged(pid),
         false => AskError::NoProcess(pid),
     })
 }
 
-/// Whether process `pid` made the name: the one of that number that `is_there`, or the one that had it.
-fn makes(pid: u32, name: &str, is_there: bool) -> bool {
+/// Whether process `pid` made the name: the one of that number that is there, or, if none is, the one that had it.
+fn makes(pid: u32, name: &str) -> bool {
     ControlName::parse(name)
-        .is_some_and(|maker| maker.pid == pid && maker.maker_is_gone() != is_there)
+        .is_some_and(|maker| maker.pid == pid && maker.maker_is_gone() != is_alive(pid))
+}
+
+/// Whether process `pid` carries on for the maker of the name.
+fn carries(pid: u32, name: &str) -> bool {
+    let is_left = ControlName::parse(name).is_some_and(|maker| maker.maker_is_gone());
+    is_left && listener(name).is_some_and(|peer| peer.pid == Some(pid))
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = Process::open(pid).and_then(|process| process.stat());
+    stat.is_ok_and(|stat| !stat.is_dead())
 }
 
 /// The supervisor's name in a process's environment, as it was started.

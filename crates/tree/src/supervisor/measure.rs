@@ -238,7 +238,8 @@ impl Supervisor {
         // Processes that live and are not known yet: once this process is not their ancestor any more,
         // they can join because they are known.
         self.walk();
-        self.members() > 0 || !self.measurements.unmanaged.is_empty()
+        let mut taken = self.table.taken();
+        taken.any(|(n, _)| self.may_live(n)) || !self.measurements.unmanaged.is_empty()
     }
 
     /// A process of the tree that has more than a little memory and has not joined, each once: perhaps

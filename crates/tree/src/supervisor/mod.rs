@@ -473,13 +473,17 @@ impl Supervisor {
         self.table.supervised_by(pid);
     }
 
+    /// In its copy, first of all.
+    pub fn takes_over(&self) {
+        self.table.supervised_by(std::process::id());
+    }
+
     /// In a copy of the process that made the socket, which goes on in its place: who connects sees its number, once the
     /// other has ended. Until then the name is the other's. Whether it has.
     ///
     /// # Errors
     /// Those of listen(2).
     pub fn carries_on(&self) -> io::Result<bool> {
-        self.table.supervised_by(std::process::id());
         let name = protocol::ControlName::parse(&self.control);
         let is_ours = name.is_none_or(|name| name.maker_is_gone());
         if is_ours {

@@ -33,6 +33,8 @@ pub(super) struct PendingChild {
     pub after: u64,
     pub origin: Origin,
     pub child: Option<(Process, OwnedFd)>,
+    /// Flag: it has ended, as far as can be seen, and nobody can tell of its helper.
+    pub is_left_over: bool,
 }
 
 /// A process that may be a child for which a slot is reserved.
@@ -49,6 +51,7 @@ impl PendingChild {
             after,
             origin,
             child: None,
+            is_left_over: false,
         }
     }
 
@@ -171,7 +174,7 @@ impl Supervisor {
                     && s.start_time >= expected.after
                     && parents.is_none_or(|parents| parents.contains(&s.parent))
             };
-            if !candidates.iter().any(may_be) && !self.helper_lives(n) {
+            if !candidates.iter().any(may_be) && self.is_over(n) {
                 self.reap(n);
             }
         }
@@ -235,20 +238,31 @@ impl Supervisor {
     /// The child of a slot that is reserved, or whose process never reached us.
     pub(super) fn look_at_child(&mut self, slot: SlotNumber) -> Child {
         match self.child_of(slot) {
-            Child::Gone if self.helper_lives(slot) => Child::Living,
+            Child::Gone if !self.is_over(slot) => Child::Living,
             child => child,
         }
     }
 
-    /// Whether the child's helper, which it named, is still there, or may be. We never heard of it, so it is no process
-    /// of ours.
-    fn helper_lives(&self, slot: SlotNumber) -> bool {
+    /// The child has ended: whether its helper, which it named, has too. We never heard of it, so it is no process of
+    /// ours. Where nobody can tell, the slot is left over.
+    fn is_over(&mut self, slot: SlotNumber) -> bool {
         let taken = self.table.state(slot).taken;
-        match self.table.slot(slot).helper(taken) {
-            Named::Unborn => false,
-            Named::Pid(pid) => Helper::lives(pid),
-            Named::Unnamed | Named::Foreign(_) => true,
+        let (over, told) = match self.table.slot(slot).helper(taken) {
+            Named::Unborn => (true, true),
+            Named::Pid(pid) => (!Helper::lives(pid), true),
+            Named::Unnamed | Named::Foreign(_) => (false, false),
+        };
+        if let Some(child) = &mut self.pending_children[slot.index()] {
+            child.is_left_over = !told;
         }
+        over
+    }
+
+    /// Whether a slot is of a process that may live, as far as was seen.
+    pub(super) fn may_live(&self, slot: SlotNumber) -> bool {
+        let child = self.pending_children[slot.index()].as_ref();
+        let is_left_over = child.is_some_and(|child| child.is_left_over);
+        self.members[slot.index()].is_some() || !is_left_over
     }
 
     fn child_of(&mut self, slot: SlotNumber) -> Child {

@@ -36,8 +36,16 @@ impl Table {
     /// Whether there is a supervisor, or may be: another process may have its number since. Asked by a process of
     /// the PID namespace in which the table was made.
     pub fn is_supervised(&self) -> bool {
-        let pid = self.supervisor.load(SeqCst);
-        pid != 0 && !has_ended(pid)
+        let mut pid = self.supervisor.load(SeqCst);
+        while pid != 0 && has_ended(pid) {
+            let now = self.supervisor.load(SeqCst);
+            // Its copy may have come to carry on since.
+            if now == pid {
+                return false;
+            }
+            pid = now;
+        }
+        pid != 0
     }
 }
 

@@ -1,42 +1,29 @@
-//! Batches of vectored reads and writes, all in flight at once (`io_submit(2)`). A call returns when each is done.
+//! Batches of vectored reads, all in flight at once (`io_submit(2)`). A call returns when each is done.
 //!
-//! Protocol. One thread at a time uses it (`&mut self`). The kernel moves data to and from the caller's memory while a
-//! transfer is in flight, so a call returns only when none is. The thread may *watch* for the end, instead of sleeping
-//! until it comes. One that sleeps is woken by the interrupt, which on an idle processor ends a halt first: in a virtual
-//! machine that is 25 of the 70 µs that the read of a page takes. Watching takes processor time, so a thread that
-//! watches had better be of idle urgency (`thread::gives_way`).
+//! Protocol. One thread at a time uses it (`&mut self`). The kernel writes to the caller's memory while a read is in
+//! flight, so a call returns only when none is. The thread may *watch* for the first end, instead of sleeping until it
+//! comes. One that sleeps is woken by the interrupt, which on an idle processor ends a halt first: in a virtual machine
+//! that is 25 of the 70 µs that the read of a page takes. Watching takes processor time, so a thread that watches had
+//! better be of idle urgency (`thread::gives_way`).
 //!
-//! Not by io_uring. A process that ends does not wait for what its rings write, so a slot of its could be given to
-//! another process, and be overwritten. It waits for these, when nobody uses its memory any more.
-//!
-//! Not done here: files other than regular ones and block devices. Without O_DIRECT a transfer is over when it was
-//! begun.
+//! Not by io_uring: see `aio_context`. Not done here: writes, which a thread waits for by itself. One that is killed ends
+//! when its write has, so whoever sees the end of a process knows that nothing of its is written any more. Files other
+//! than regular ones and block devices. Without O_DIRECT a read is over when it was begun.
 
 use super::aio_context::{Completion, Context};
 use crate::kernel::clock;
 use libc::iocb;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::time::Duration;
 
-/// The kernel's numbers of a read into several places, and of a write from them (`linux/aio_abi.h`).
+/// The kernel's number of a read into several places (`linux/aio_abi.h`).
 const IOCB_CMD_PREADV: u16 = 7;
-const IOCB_CMD_PWRITEV: u16 = 8;
 /// Between two looks at the ring, where the kernel does not tell of an end.
 const NAP: Duration = Duration::from_micros(50);
-/// Transfers that are in flight at a time.
-const MOST: usize = 64;
-
-/// One vectored write of a batch.
-pub struct Write<'a> {
-    /// Byte of the file where it goes.
-    pub offset: u64,
-    /// The bytes, one after the other.
-    pub data: &'a [IoSlice<'a>],
-    /// Bytes written, or why not, as pwritev(2) has it; set by [`Transfers::write`].
-    pub result: Result<usize, Errno>,
-}
+/// Reads that are in flight at a time. The system gives out a limited number of them (`/proc/sys/fs/aio-max-nr`).
+const MOST: usize = 16;
 
 /// One vectored read of a batch.
 pub struct Read<'a, 'b> {
@@ -44,14 +31,14 @@ pub struct Read<'a, 'b> {
     pub offset: u64,
     /// Room, filled one after the other.
     pub data: &'a mut [IoSliceMut<'b>],
-    /// Bytes read, or why not, as preadv(2) has it; set by [`Transfers::read`].
+    /// Bytes read, or why not, as preadv(2) has it; set by [`BatchReads::read`].
     pub result: Result<usize, Errno>,
 }
 
 /// See the module.
-pub struct Transfers(Context);
+pub struct BatchReads(Context);
 
-impl Transfers {
+impl BatchReads {
     /// For one thread at a time.
     ///
     /// # Errors
@@ -60,32 +47,11 @@ impl Transfers {
         Context::new(MOST).map(Self)
     }
 
-    /// Writes all of a batch, and sets every result.
+    /// Reads all of a batch, and sets every result. Watches for the first end for at most `patience`.
     ///
     /// # Errors
     /// EAGAIN: the kernel did not take all of it; results that were not set keep what they held. ENOSYS: it does not
     /// hand out completions, so this is of no more use.
-    pub fn write(&mut self, fd: BorrowedFd<'_>, batch: &mut [Write<'_>]) -> Result<(), Errno> {
-        for part in batch.chunks_mut(MOST) {
-            let mut requests = Requests::new(part.len(), |i| {
-                let write: &Write<'_> = &part[i];
-                let place = (write.data.as_ptr() as u64, write.data.len());
-                request(fd, IOCB_CMD_PWRITEV, place, write.offset)
-            });
-            // SAFETY: `part` borrows the data and its vectors until the call returns.
-            let done = unsafe { self.run(&mut requests, Duration::ZERO) };
-            for (write, result) in part.iter_mut().zip(requests.results) {
-                write.result = result.unwrap_or(write.result);
-            }
-            done?;
-        }
-        Ok(())
-    }
-
-    /// Reads all of a batch; otherwise as [`write`](Self::write). Watches for the first end for at most `patience`.
-    ///
-    /// # Errors
-    /// Those of [`write`](Self::write).
     pub fn read(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -96,8 +62,7 @@ impl Transfers {
             let count = part.len();
             let mut requests = Requests::new(count, |i| {
                 let read: &mut Read<'_, '_> = &mut part[i];
-                let place = (read.data.as_mut_ptr() as u64, read.data.len());
-                request(fd, IOCB_CMD_PREADV, place, read.offset)
+                request(fd, read)
             });
             // SAFETY: `part` borrows the room and its vectors, uniquely, until the call returns.
             let done = unsafe { self.run(&mut requests, patience) };
@@ -134,7 +99,7 @@ impl Transfers {
         let mut left = taken;
         while left > 0 {
             let mut ended = [Completion::default(); MOST];
-            let Ok(n) = self.0.collect(&mut ended, true) else {
+            let Ok(n) = self.0.collect(&mut ended, left) else {
                 // Never before the end: the kernel may be moving the caller's memory.
                 while self.0.completions() < left {
                     clock::sleep(NAP);
@@ -179,15 +144,14 @@ impl Requests {
     }
 }
 
-/// A request about vectors at an address, so many.
-fn request(fd: BorrowedFd<'_>, what: u16, (vectors, count): (u64, usize), offset: u64) -> iocb {
+fn request(fd: BorrowedFd<'_>, read: &mut Read<'_, '_>) -> iocb {
     // SAFETY: all zeros is a valid request.
     let mut request: iocb = unsafe { std::mem::zeroed() };
-    request.aio_lio_opcode = what;
+    request.aio_lio_opcode = IOCB_CMD_PREADV;
     request.aio_fildes = fd.as_raw_fd() as u32;
-    request.aio_buf = vectors;
-    request.aio_nbytes = count as u64;
-    request.aio_offset = offset as i64;
+    request.aio_buf = read.data.as_mut_ptr() as u64;
+    request.aio_nbytes = read.data.len() as u64;
+    request.aio_offset = read.offset as i64;
     request
 }
 
@@ -202,8 +166,8 @@ mod tests {
     #[repr(align(4096))]
     struct Pages([u8; 2 * PAGE]);
 
-    fn transfers() -> Option<Transfers> {
-        let made = Transfers::new();
+    fn reads() -> Option<BatchReads> {
+        let made = BatchReads::new();
         if made.is_err() {
             println!("skipped: no asynchronous reads");
         }
@@ -212,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_read_is_whole_whether_it_is_watched_or_slept_for() {
-        let Some(mut transfers) = transfers() else {
+        let Some(mut batch) = reads() else {
             return;
         };
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -233,7 +197,7 @@ mod tests {
                 data,
                 result,
             }];
-            transfers.read(file.as_fd(), &mut one, patience).unwrap();
+            batch.read(file.as_fd(), &mut one, patience).unwrap();
             one[0].result
         };
         for patience in [Duration::ZERO, Duration::from_secs(1)] {
@@ -253,32 +217,14 @@ mod tests {
         file.write_all_at(b"x", 0).unwrap_err();
     }
 
-    fn temporary() -> File {
-        tempfile::tempfile_in("/var/tmp").unwrap()
-    }
-
     #[test]
-    fn written_data_is_read_in_any_order() {
-        let Some(mut transfers) = transfers() else {
+    fn more_than_are_in_flight_at_a_time_are_read_and_an_error_is_of_one_alone() {
+        let Some(mut batch) = reads() else {
             return;
         };
-        let file = temporary();
-        let parts: Vec<[u8; 6]> = (0..100u8).map(|i| [i; 6]).collect();
-        let data: Vec<[IoSlice<'_>; 2]> = parts
-            .iter()
-            .map(|part| [IoSlice::new(&part[..2]), IoSlice::new(&part[2..])])
-            .collect();
-        let mut writes: Vec<Write<'_>> = data
-            .iter()
-            .enumerate()
-            .map(|(i, data)| Write {
-                offset: i as u64 * 37 % 100 * 6,
-                data,
-                result: Err(Errno::IO),
-            })
-            .collect();
-        transfers.write(file.as_fd(), &mut writes).unwrap();
-        assert!(writes.iter().all(|write| write.result == Ok(6)));
+        let file = tempfile::tempfile_in("/var/tmp").unwrap();
+        let text: Vec<u8> = (0..100u8).flat_map(|i| [i; 6]).collect();
+        file.write_all_at(&text, 0).unwrap();
         let mut rooms = vec![[0u8; 6]; 101];
         let mut data: Vec<_> = rooms
             .iter_mut()
@@ -296,40 +242,13 @@ mod tests {
                 result: Err(Errno::IO),
             })
             .collect();
-        transfers
+        batch
             .read(file.as_fd(), &mut reads, Duration::ZERO)
             .unwrap();
         assert!(reads[..100].iter().all(|read| read.result == Ok(6)));
         assert_eq!(reads[100].result, Ok(0), "past the end of the file");
-        for i in 0..100 {
-            assert_eq!(rooms[i * 37 % 100], [i as u8; 6]);
+        for (i, room) in rooms[..100].iter().enumerate() {
+            assert_eq!(*room, [i as u8; 6]);
         }
-    }
-
-    #[test]
-    fn an_error_is_that_transfers_alone() {
-        let Some(mut transfers) = transfers() else {
-            return;
-        };
-        let file = temporary();
-        let data = [IoSlice::new(b"good")];
-        let offsets = [0, u64::MAX >> 1, 4];
-        let mut writes = offsets.map(|offset| Write {
-            offset,
-            data: &data,
-            result: Ok(0),
-        });
-        // The kernel takes none behind the one that it refuses to begin, or says so of it alone.
-        let all = transfers.write(file.as_fd(), &mut writes);
-        assert_eq!(writes[0].result, Ok(4));
-        assert!(writes[1].result.is_err() || all == Err(Errno::AGAIN));
-        let again = [0, 4].map(|offset| Write {
-            offset,
-            data: &data,
-            result: Ok(0),
-        });
-        let mut writes = again;
-        assert_eq!(transfers.write(file.as_fd(), &mut writes), Ok(()));
-        assert_eq!(writes.map(|write| write.result), [Ok(4); 2]);
     }
 }
