@@ -226,7 +226,8 @@ impl<K: Kernel> Reclaimer<K> {
                 continue;
             };
             if way == WayOut::Copy && how.pinned {
-                pages.put_aside(unit, due);
+                // Put down with those that threads hold, so that the search ends.
+                passed.units.push(unit);
                 continue;
             }
             let held = pages.held(unit, waiter, || self.now());

@@ -108,7 +108,27 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// The same of advice that concerns us, by the calling thread. Requires: as the system call.
+    /// Advises the parts of an area that are not managed, without the lock: the kernel may read or write for it.
+    fn advise_others(
+        &'static self,
+        (start, end): (usize, usize),
+        call: impl Fn(usize, usize) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let (mut at, mut holes) = (start, Ok(()));
+        while at < end {
+            let (stop, managed) = self.lock().ranges.part(at, end);
+            if !managed {
+                match call(at, stop - at) {
+                    Err(libc::ENOMEM) => holes = Err(libc::ENOMEM),
+                    advised => advised?,
+                }
+            }
+            at = stop;
+        }
+        holes
+    }
+
+    /// Advice that concerns us, by the calling thread. Requires: as the system call.
     pub(crate) unsafe fn advise_locked(
         &'static self,
         addr: usize,
@@ -145,14 +165,12 @@ impl<K: Kernel> Pager<K> {
                     return advise_parts(&mut state.ranges, area, false, None, call);
                 }
                 // Filled or merged behind our back, such pages could not be moved out or counted.
-                libc::MADV_HUGEPAGE
-                | libc::MADV_MERGEABLE
-                | libc::MADV_WILLNEED
-                | libc::MADV_COLD
-                | libc::MADV_PAGEOUT
-                    if paged =>
-                {
+                libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE if paged => {
                     return advise_parts(&mut state.ranges, area, false, None, call);
+                }
+                libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT if paged => {
+                    drop(state);
+                    return self.advise_others(area, call);
                 }
                 libc::MADV_HUGEPAGE | libc::MADV_MERGEABLE => return call(addr, len),
                 _ => {}

@@ -219,11 +219,16 @@ impl<K: Kernel> Pager<K> {
             state = self.before_drop(state, source.0 + bytes, source.1)?;
         }
         if source.0 + bytes > source.1 {
-            let pieces = state.ranges.within(source.0, source.1);
-            for piece in pieces.filter(|r| r.attributes.locked) {
-                // Else the kernel fills what comes, and waits for service that waits for the lock. It stays locked.
-                let len = piece.end - piece.start;
-                let _ = self.kernel.mlock(piece.start, len, ON_FAULT);
+            // Else the kernel fills what comes, and waits for service that waits for the lock. It stays locked.
+            let lock = |start, end| self.kernel.mlock(start, end - start, ON_FAULT);
+            let pieces = || state.ranges.within(source.0, source.1);
+            // With pages that are not managed it is one mapping to the kernel, and stays one.
+            if pieces().all(|piece| piece.attributes.locked) && is_managed {
+                let _ = lock(source.0, source.1);
+            } else {
+                for piece in pieces().filter(|piece| piece.attributes.locked) {
+                    let _ = lock(piece.start, piece.end);
+                }
             }
         }
         Ok((state, is_managed))
