@@ -9,8 +9,8 @@
 //!
 //! # When
 //! While there is a supervisor it alone reaps: it may know of the same death, and would take the slot's next life
-//! for it. A member that cannot reach it knows it from the table ([`Table::is_supervised`]). Who has died stays dead,
-//! and nobody follows a supervisor but its copy, which stands in the table before it ends.
+//! for it. A member that cannot reach it knows it from the table ([`Table::is_supervised`]). A dead process stays
+//! dead, and no other follows a supervisor than its copy, which stands in the table before the supervisor ends.
 //!
 //! # Who reaps
 //! A member reaps a slot once it has written itself into the slot's `reaper`, which was empty or
@@ -52,9 +52,9 @@ impl Table {
 impl Member {
     /// Takes back the slots, charges and leases of dead forked children, once the supervisor is
     /// gone. Any number of members may do so at a time, each on the thread that attaches devices.
-    /// Nothing is done while it lives, whether or not this process can reach it, in a tree of several PID
-    /// namespaces, nor by a member that does not hold every device of the tree. The module `reap_orphans`
-    /// lists what else stays taken.
+    /// Nothing is done while the supervisor lives, whether or not this process can reach it. Nor is it in a tree of
+    /// several PID namespaces, or by a member that does not hold every device. The module `reap_orphans` lists what
+    /// else stays taken.
     pub fn reap_dead(&self) {
         let table = self.table;
         // Numbers mean something in a tree of one namespace alone.

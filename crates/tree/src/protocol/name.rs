@@ -49,8 +49,8 @@ impl ControlName {
 
     /// Whether the peer who listens at this name is who made it. It is if it has the number and was started
     /// then, whatever its user looks like from here. In a user namespace of the program's own users have
-    /// other numbers. Else as far as can be seen: it is of user `uid`, and is of a PID namespace further out, where
-    /// numbers are others, or whoever made the name has ended. Then somebody carries on for it.
+    /// other numbers. Else as far as can be seen: it is of user `uid`. And it is of a PID namespace further out,
+    /// where numbers are others, or the maker of the name has ended: then somebody carries on for it.
     pub fn is_listener(&self, peer: Peer, uid: u32) -> bool {
         let by_user = peer.uid == uid;
         match peer.pid {
