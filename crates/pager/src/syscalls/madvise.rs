@@ -61,30 +61,44 @@ fn in_child(advice: i32) -> InChild {
     }
 }
 
-/// Advises one part of an area after the other, as the kernel does it: behind a hole it goes on. Managed memory hears
-/// of it only if it is `for_managed`; what a child is to have of that is noted.
-fn advise_parts(
-    ranges: &mut Ranges,
+/// Advises one part of an area after the other, as the kernel does it: behind a hole it goes on. `one` advises the part
+/// that begins at an address: where that ends, and what came of it.
+fn advise_each(
     (start, end): (usize, usize),
-    for_managed: bool,
-    noted: Option<InChild>,
-    call: impl Fn(usize, usize) -> Outcome<()>,
+    mut one: impl FnMut(usize) -> (usize, Outcome<()>),
 ) -> Outcome<()> {
     let (mut at, mut holes) = (start, Ok(()));
     while at < end {
-        let (stop, managed) = ranges.part(at, end);
-        if for_managed || !managed {
-            match call(at, stop - at) {
-                Err(libc::ENOMEM) => holes = Err(libc::ENOMEM),
-                advised => advised?,
-            }
-        }
-        if let Some(now) = noted {
-            ranges.change(at, stop, |a| a.in_child = now);
+        let (stop, advised) = one(at);
+        match advised {
+            Err(libc::ENOMEM) => holes = advised,
+            advised => advised?,
         }
         at = stop;
     }
     holes
+}
+
+/// The same of what is known with the lock held. Managed memory hears of it only if it is `for_managed`; what a child is
+/// to have of that is noted.
+fn advise_parts(
+    ranges: &mut Ranges,
+    area: (usize, usize),
+    for_managed: bool,
+    noted: Option<InChild>,
+    call: impl Fn(usize, usize) -> Outcome<()>,
+) -> Outcome<()> {
+    advise_each(area, |at| {
+        let (stop, managed) = ranges.part(at, area.1);
+        let advised = match for_managed || !managed {
+            true => call(at, stop - at),
+            false => Ok(()),
+        };
+        if let (Some(now), Ok(()) | Err(libc::ENOMEM)) = (noted, advised) {
+            ranges.change(at, stop, |a| a.in_child = now);
+        }
+        (stop, advised)
+    })
 }
 
 impl<K: Kernel> Pager<K> {
@@ -111,21 +125,18 @@ impl<K: Kernel> Pager<K> {
     /// Advises the parts of an area that are not managed, without the lock: the kernel may read or write for it.
     fn advise_others(
         &'static self,
-        (start, end): (usize, usize),
+        area: (usize, usize),
         call: impl Fn(usize, usize) -> Outcome<()>,
     ) -> Outcome<()> {
-        let (mut at, mut holes) = (start, Ok(()));
-        while at < end {
-            let (stop, managed) = self.lock().ranges.part(at, end);
-            if !managed {
-                match call(at, stop - at) {
-                    Err(libc::ENOMEM) => holes = Err(libc::ENOMEM),
-                    advised => advised?,
-                }
-            }
-            at = stop;
-        }
-        holes
+        advise_each(area, |at| {
+            // The lock goes before the call.
+            let (stop, managed) = self.lock().ranges.part(at, area.1);
+            let advised = match managed {
+                true => Ok(()),
+                false => call(at, stop - at),
+            };
+            (stop, advised)
+        })
     }
 
     /// Advice that concerns us, by the calling thread. Requires: as the system call.

@@ -85,7 +85,7 @@ impl FileStore {
         results: &mut [Result<(), IoError>],
     ) {
         let mut errors = self.write_back_errors();
-        let mut flush = |offset, len, wait| {
+        let flush = |errors: &mut u64, offset, len, wait| {
             let flushed = block_device::flush_range(fd, offset, len, wait);
             *errors += u64::from(flushed.is_err());
             flushed
@@ -93,7 +93,7 @@ impl FileStore {
         // The first pass starts the transfers only, so that they are under way at once.
         for wait in [false, true] {
             for run in round.runs() {
-                let _ = flush(run.offset, run.len as u64, wait);
+                let _ = flush(&mut errors, run.offset, run.len as u64, wait);
             }
         }
         if *errors != before {
@@ -102,8 +102,7 @@ impl FileStore {
                 for (piece, segment) in pieces_of(round, run).zip(&segments[run.pieces()]) {
                     let len = piece.len as u64;
                     let written = write_whole(fd, segment, offset);
-                    let flushed = block_device::flush_range(fd, offset, len, true);
-                    *errors += u64::from(flushed.is_err());
+                    let flushed = flush(&mut errors, offset, len, true);
                     if let Err(errno) = written.and(flushed) {
                         results[piece.op] = Err(self.failed(errno));
                     }
