@@ -214,17 +214,6 @@ impl DeviceSet {
         self.keys.as_ref().is_some_and(|keys| keys.is_wiped())
     }
 
-    /// In the keeper: service threads may watch for the end of their reads where the run lets them and no other process
-    /// of the tree pages. The service threads of another would wait for this one's, and take it for a crowd.
-    pub fn choose_waiting(&self, member: &Member) {
-        let watches = member.config().watches && member.pages_alone();
-        if self.watches.swap(watches, Relaxed) != watches {
-            for attached in &self.lock().attached {
-                attached.file.set_watches(watches);
-            }
-        }
-    }
-
     /// In the keeper, after the process became another user: the descriptors that the supervisor gives to
     /// such a process take the place of those it had.
     pub fn change_user(&self, member: &Member) -> Result<(), String> {
@@ -299,6 +288,7 @@ impl DeviceSet {
         memory: &mut dyn DrainTarget,
     ) -> bool {
         let inner = &mut *self.lock();
+        self.choose_waiting(inner, member);
         let changes = member.device_changes();
         if inner.asked.replace(changes) != Some(changes) {
             // Another removal than the one answered may be under way, and there may be room by now.
@@ -326,6 +316,17 @@ impl DeviceSet {
             }
         }
         busy || !inner.closing.is_empty()
+    }
+
+    /// Service threads may watch for the end of their reads where the run lets them and no other process of the tree
+    /// pages. The service threads of another would wait for this one's, and take it for a crowd.
+    fn choose_waiting(&self, inner: &Inner, member: &Member) {
+        let watches = member.config().watches && member.pages_alone();
+        if self.watches.swap(watches, Relaxed) != watches {
+            for attached in &inner.attached {
+                attached.file.set_watches(watches);
+            }
+        }
     }
 
     /// Whether what is on devices can be read, and nothing more go there.
@@ -444,7 +445,11 @@ impl DeviceSet {
                 }
                 continue;
             }
-            let how = leaving.get_or_insert_default();
+            // It is asked first, as the supervisor does.
+            let how = leaving.get_or_insert_with(|| {
+                self.wants(id, memory.holds(1));
+                Leaving::default()
+            });
             if how.answer.is_none() && self.drain(id, how, engine, &has_time, memory) {
                 *leaving = None;
                 self.leave_unlisted(id, false);

@@ -22,7 +22,6 @@ impl<K: Kernel> Keeper<K> {
         let elsewhere = devices.all_stay(self.member)
             && self.swap_space.may_write(self.member)
             && devices.devices.has_room();
-        devices.choose_waiting(self.member);
         let mut limit = budget;
         let mut direct = false;
         if elsewhere && self.member.config().codec != Codec::None {
