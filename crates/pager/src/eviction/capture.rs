@@ -65,7 +65,7 @@ impl<K: Kernel> Reclaimer<K> {
         worker: &mut Worker,
         waiter: Option<Waiter>,
         mut how: How,
-    ) -> (Locked, Captured) {
+    ) -> (Locked, usize) {
         for _ in 0..TRIES {
             let chosen = match self.choose(&mut state, waiter, how) {
                 Choice::Capture(chosen) => chosen,
@@ -75,15 +75,15 @@ impl<K: Kernel> Reclaimer<K> {
                     state = self.lock();
                     continue;
                 }
-                Choice::Nothing => return (state, Captured::default()),
+                Choice::Nothing => return (state, 0),
             };
             let captured;
             (state, captured) = self.capture_chosen(state, worker, &chosen, &mut how);
-            if captured != Captured::default() {
+            if captured > 0 {
                 return (state, captured);
             }
         }
-        (state, Captured::default())
+        (state, 0)
     }
 
     /// Captures these pages, without the lock but for a family; those that left.
@@ -93,7 +93,7 @@ impl<K: Kernel> Reclaimer<K> {
         worker: &mut Worker,
         chosen: &Chosen,
         how: &mut How,
-    ) -> (Locked, Captured) {
+    ) -> (Locked, usize) {
         let &Chosen {
             run,
             unit,
@@ -134,7 +134,7 @@ impl<K: Kernel> Reclaimer<K> {
     }
 
     /// Says in the page map and the staging area which pages left.
-    fn end_capture(&self, state: &mut State, chosen: &Chosen, shifted: &Shifted) -> Captured {
+    fn end_capture(&self, state: &mut State, chosen: &Chosen, shifted: &Shifted) -> usize {
         let &Chosen {
             run,
             unit,
@@ -150,8 +150,8 @@ impl<K: Kernel> Reclaimer<K> {
             ..
         } = shifted;
         let lost = gone | foreign;
-        let good = self.uncache(copies, moved | lost | opened, moved & !opened);
-        let clean = state
+        let good = self.give_up(copies, lost | opened);
+        state
             .pages
             .end_capture(run, unit, (victims, moved, lost), &good);
         for (first, len) in runs(foreign) {
@@ -169,10 +169,7 @@ impl<K: Kernel> Reclaimer<K> {
             .evict_busy
             .add((victims & !moved).count_ones().into());
         counters.evicted.add(pages.into());
-        Captured {
-            staged: pages as usize - clean,
-            clean,
-        }
+        pages as usize
     }
 
     /// The unit whose turn it is, which of its pages to capture, and frames for them. Held pages (`attempts`) are
@@ -514,15 +511,6 @@ struct HeldUnits {
     by_younger: Option<Leave>,
     /// Flag: older attempts hold some.
     by_older: bool,
-}
-
-/// Pages that left.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Captured {
-    /// Pages to be stored.
-    pub staged: usize,
-    /// Pages that are swapped out.
-    pub clean: usize,
 }
 
 /// The outcome for pages that were to leave.

@@ -13,7 +13,8 @@
 //! 2. A write to it is a fault. Service gives up the copies of the pages in a row there, and lets all of them be
 //!    written: the next write is likely to be to the next page ([`Reclaimer::write_clean`]).
 //! 3. A capture moves it, as every page, and from then on nobody writes it. If it was protected until then, its entry
-//!    holds its content ([`Reclaimer::uncache`]), and the frame is unused.
+//!    holds its content. So it waits with its entry, and comes back protected, or without it ([`Reclaimer::give_up`]). When
+//!    it is its turn to be stored, it has been already ([`Reclaimer::uncache`]).
 //! 4. Before protection is taken away otherwise, the copies are given up: by a capture that has to own shared pages,
 //!    the end of sharing ([`Reclaimer::lift_protection`]), and `mremap`.
 //! 5. A forked child has the copies without the protection, until it is adopted: then it gives up those
@@ -98,20 +99,32 @@ impl<K: Kernel> Reclaimer<K> {
             });
     }
 
-    /// After a capture: `left` are the pages that are where they were no more, or not as they were. Those of them
-    /// that were protected until nobody could write them any more are `clean`: their entries are where they are.
-    /// Those of the others are freed. Returns the rest of `copies`.
-    pub fn uncache(&self, copies: &Copies, left: Mask, clean: Mask) -> Copies {
+    /// Frees the entries of pages that may have been written, or are gone; the rest of `copies`.
+    pub fn give_up(&self, copies: &Copies, pages: Mask) -> Copies {
         let mut rest = *copies;
         let mut freeing = Freeing::default();
-        for i in set_bits(left) {
-            let Some(entry) = rest[i] else { continue };
-            if clean >> i & 1 != 0 && self.swap.uncache(entry) {
+        for i in set_bits(pages) {
+            if let Some(entry) = rest[i].take() {
+                freeing.add(self.swap, self.cpu(), entry);
+            }
+        }
+        freeing.finish(self.swap, self.cpu());
+        rest
+    }
+
+    /// Pages leave that kept these entries, and were not written. Their entries are where they are; but for those whose
+    /// content was given up to make room: they are freed. Returns the others.
+    pub fn uncache(&self, copies: &Copies) -> Copies {
+        let mut rest = *copies;
+        let mut freeing = Freeing::default();
+        for copy in &mut rest {
+            let Some(entry) = *copy else { continue };
+            if self.swap.uncache(entry) {
                 self.counters().clean_reuse.add(1);
                 self.copies.learn(true);
             } else {
                 freeing.add(self.swap, self.cpu(), entry);
-                rest[i] = None;
+                *copy = None;
             }
         }
         freeing.finish(self.swap, self.cpu());

@@ -7,7 +7,7 @@
 //! It is done in batches ahead of need, between two watermarks, and directly where a fault finds no room.
 
 use crate::budget::peer_reclaim::Standing;
-use crate::eviction::capture::{Captured, How};
+use crate::eviction::capture::How;
 use crate::eviction::reclaimer::Reclaimer;
 use crate::eviction::release::{UnusedFrames, Watermarks};
 use crate::map::page_map::UNIT;
@@ -163,45 +163,39 @@ impl<K: Kernel> Reclaimer<K> {
         let staged = |state: &State| state.pages.staged_frames();
         // More are captured than stored at a time, so that as many wait as are to, but somebody waits for this.
         let target = (state.pages.held_back() + UNIT).min(staged(&state) + AT_ONCE);
-        let mut captured: Captured;
-        let mut clean = 0;
+        let mut captured;
         if !state.protection.allows_copies() {
-            while staged(&state) < target && clean < UNIT {
+            while staged(&state) < target {
                 (state, captured) = self.capture(state, worker, waiter, How::default());
-                if captured == Captured::default() {
+                if captured == 0 {
                     break;
                 }
-                clean += captured.clean;
             }
         }
         let tries_shared = state.protection.allows_copies();
         // Each captured so takes a page more for a moment: no more of them than one store needs.
-        while state.protection.allows_copies() && staged(&state) < UNIT && clean < UNIT {
+        while state.protection.allows_copies() && staged(&state) < UNIT {
             state.protection.take_copy();
             let how = How {
                 shared: true,
                 ..How::default()
             };
             (state, captured) = self.capture(state, worker, waiter, how);
-            if captured == Captured::default() {
+            if captured == 0 {
                 break;
             }
-            clean += captured.clean;
         }
         let shared_first = !state.protection.is_alone() && self.shared_may_leave() && !tries_shared;
-        let was_hard = clean == 0 && staged(&state) == 0 && waiter.is_some() && !shared_first;
+        let was_hard = staged(&state) == 0 && waiter.is_some() && !shared_first;
         if was_hard {
             // As little as can be of what threads hold.
             let how = How {
                 force: true,
                 ..How::default()
             };
-            (state, captured) = self.capture(state, worker, waiter, how);
-            clean += captured.clean;
+            (state, _) = self.capture(state, worker, waiter, how);
         }
         let step = match staged(&state) {
-            _ if clean >= UNIT => Step::Progress,
-            0 if clean > 0 => Step::Progress,
             0 => Step::Nothing,
             _ => self.swap_out_oldest(state, worker),
         };
@@ -224,10 +218,7 @@ impl<K: Kernel> Reclaimer<K> {
             if step != Step::Full {
                 break;
             }
-            let (state, captured) = self.capture(self.lock(), worker, waiter, How::default());
-            if captured.clean > 0 {
-                return Step::Progress;
-            }
+            let (state, _) = self.capture(self.lock(), worker, waiter, How::default());
             step = self.swap_out_oldest(state, worker);
         }
         step

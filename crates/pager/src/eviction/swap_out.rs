@@ -41,9 +41,19 @@ impl<K: Kernel> Reclaimer<K> {
             // SAFETY: the frame is present and in transit: nobody but this thread uses it.
             unsafe { &*((storing.address + i * PAGE_SIZE) as *const PageBytes) }
         };
-        let pages: ArrayVec<&PageBytes, UNIT> = set_bits(storing.frames).map(content).collect();
-        let mut entries = [None; UNIT];
-        let stored = self.store_pages(&pages, &mut entries[..pages.len()], storing.is_unit);
+        let copies = self.uncache(&storing.copies);
+        let is_clean = |i: &usize| copies[*i].is_some();
+        let dirty = || set_bits(storing.frames).filter(|i| !is_clean(i));
+        let pages: ArrayVec<&PageBytes, UNIT> = dirty().map(content).collect();
+        let mut new = [None; UNIT];
+        let mut stored = storing.frames.count_ones() as usize - pages.len();
+        if !pages.is_empty() {
+            stored += self.store_pages(&pages, &mut new[..pages.len()], storing.is_unit);
+        }
+        let mut entries = copies;
+        for (i, entry) in dirty().zip(new) {
+            entries[i] = entry;
+        }
 
         let mut state = self.lock();
         state.pages.end_store(&storing, &entries);

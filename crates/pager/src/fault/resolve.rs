@@ -14,7 +14,7 @@ use crate::process::memory_ops::{Waking, Writes};
 use crate::process::state::State;
 use crate::process::worker::{PendingFault, Worker};
 use crate::reclaim::pages::Back;
-use ebb_engine::{PAGE_SIZE, PageBytes};
+use ebb_engine::{EntryId, PAGE_SIZE, PageBytes};
 use ebb_sys::Errno;
 use ebb_sys::paging::{Kernel, Time};
 use ebb_sys::userfaultfd::Fault;
@@ -153,7 +153,7 @@ impl<K: Kernel> FaultService<K> {
             Page::Poisoned => {
                 self.kernel.poison(page.address(), PAGE_SIZE);
             }
-            Page::Staged(_) => return self.remap(state, page),
+            Page::Staged(_) => return self.remap(state, page, fault.write),
             Page::Untouched => return self.fill(state, page),
             Page::Swapped(_) | Page::Loading(_) | Page::Storing(_) => {
                 unreachable!("takes work without the lock")
@@ -241,13 +241,13 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// A page that is still in a frame is wanted again; in a scan its neighbours too.
-    fn remap(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
+    fn remap(&self, state: &mut State, page: PageNumber, write: bool) -> Result<Brought, Served> {
         let window = state.window(page);
         let staged = |p| matches!(state.pages.map().get(p), Page::Staged(_));
         let (first, wanted) = around(page, window.first, window.pages, staged);
         let age = state.pages.age(page);
         let mut pages = 0;
-        while pages < wanted && self.bring_back(state, first.plus(pages)) {
+        while pages < wanted && self.bring_back(state, first.plus(pages), write) {
             pages += 1;
         }
         if pages != window.pages {
@@ -268,9 +268,9 @@ impl<K: Kernel> FaultService<K> {
 
     /// A staged page goes back where it was; false if the system has no page for it. A copy needs no flush, but leaves
     /// a frame, which waits for the others of its bay.
-    fn bring_back(&self, state: &mut State, page: PageNumber) -> bool {
+    fn bring_back(&self, state: &mut State, page: PageNumber, write: bool) -> bool {
         let moves = state.pages.has_wasted_frames() && state.movable(page);
-        !moves && self.has_room(state, 1) && self.copy_back(state, page)
+        !moves && self.has_room(state, 1) && self.copy_back(state, page, write)
             || self.put_back(state, page)
     }
 
@@ -285,23 +285,36 @@ impl<K: Kernel> FaultService<K> {
                     // Somebody filled the page behind our back; the frame is left over.
                     self.drop_pages(&[(from, PAGE_SIZE)]);
                 }
-                state.pages.came_back(page, Back::Moved);
+                let copy = state.pages.came_back(page, Back::Moved, false);
+                self.free_copy(copy);
                 return true;
             }
         }
-        self.copy_back(state, page)
+        self.copy_back(state, page, true)
     }
 
-    /// False if the system has no page for it.
-    fn copy_back(&self, state: &mut State, page: PageNumber) -> bool {
+    /// False if the system has no page for it. It keeps its entry where that is worth it, and it is not to be written.
+    fn copy_back(&self, state: &mut State, page: PageNumber, write: bool) -> bool {
+        let copy = state.pages.staged_copy(page);
+        let has_to = || self.swap_space.devices.reads_only();
+        let keeps = copy.is_some() && !write && (has_to() || self.keeps(write));
+        let writes = if keeps { Writes::Faults } else { Writes::Free };
         let from = state.pages.frame_address(page);
         // SAFETY: a staged frame is present and nobody writes it.
         let content = unsafe { &*(from as *const PageBytes) };
         let content = std::slice::from_ref(content);
-        let (done, _) = self.try_install(page, content, Writes::Free, Waking::Later);
+        let (done, placed) = self.try_install(page, content, writes, Waking::Later);
         if done > 0 {
-            state.pages.came_back(page, Back::Copied);
+            let copy = state.pages.came_back(page, Back::Copied, keeps && placed);
+            self.free_copy(copy);
         }
         done > 0
+    }
+
+    /// Frees the entry that a page does not keep.
+    fn free_copy(&self, copy: Option<EntryId>) {
+        if let Some(entry) = copy {
+            self.swap.free(self.cpu(), entry, 1);
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | untouched, then resident | [`fill`](Pages::fill) |
 //! | resident, then in transit to a frame | [`begin_capture`](Pages::begin_capture) |
-//! | in a frame, or swapped out with its clean copy | [`end_capture`](Pages::end_capture) |
+//! | in a frame | [`end_capture`](Pages::end_capture) |
 //! | in a frame, then in transit to the swap space | [`begin_store`](Pages::begin_store) |
 //! | swapped out | [`end_store`](Pages::end_store) |
 //! | in a frame, then resident again | [`came_back`](Pages::came_back) |
@@ -40,7 +40,7 @@ use ebb_engine::{Cpu, EntryId};
 use ebb_sys::paging::Time;
 use std::ops::ControlFlow::{Break, Continue};
 
-/// The entries that the pages of a unit kept, by their place in it.
+/// The entries that the pages of a unit, or of a bay, kept, by their place in it.
 pub type Copies = [Option<EntryId>; UNIT];
 
 /// A bay that is being stored.
@@ -50,6 +50,8 @@ pub struct Storing {
     pub frames: Mask,
     /// The address.
     pub address: usize,
+    /// The entries that pages of it kept, by their frames: they are the caller's.
+    pub copies: Copies,
     /// Flag: it holds a whole unit, in order.
     pub is_unit: bool,
 }
@@ -390,17 +392,26 @@ impl Pages {
         }
     }
 
-    /// A staged page is where it was again.
-    pub fn came_back(&mut self, page: PageNumber, back: Back) {
+    /// The entry that a staged page kept.
+    pub fn staged_copy(&self, page: PageNumber) -> Option<EntryId> {
+        self.staging.copy_of(self.frame(page))
+    }
+
+    /// A staged page is where it was again, protected if it `keeps` its entry. One that it does not keep is the caller's,
+    /// to be freed.
+    pub fn came_back(&mut self, page: PageNumber, back: Back, keeps: bool) -> Option<EntryId> {
         let frame = self.frame(page);
+        let copy = self.staging.take_copy(frame);
+        let kept = copy.filter(|_| keeps);
         match back {
             Back::Moved => self.staging.remapped(frame),
             Back::Copied => self.staging.stored(frame),
         }
-        self.map.set(page, Page::Resident(None));
+        self.map.set(page, Page::Resident(kept));
         self.touched(page.unit(), ones(page.within(), 1));
         self.queue.no_longer_out(&self.map, page, 1);
         self.insert(page, 1);
+        copy.filter(|_| !keeps)
     }
 
     // The way out.
@@ -426,51 +437,50 @@ impl Pages {
     }
 
     /// The capture is over: `moved` pages are in their frames, `lost` ones are nowhere, the others are where they
-    /// were. `copies` are the entries that are still good: a moved page with one is swapped out. How many those are.
+    /// were. `copies` are the entries that are still good.
     pub fn end_capture(
         &mut self,
         run: FrameRun,
         unit: UnitNumber,
         (victims, moved, lost): (Mask, Mask, Mask),
         copies: &Copies,
-    ) -> usize {
+    ) {
         if moved != 0 {
             self.ends_stay(unit);
         }
-        let (mut came, mut clean): (Mask, Mask) = (0, 0);
+        let mut came: Mask = 0;
         for (at, i) in set_bits(victims).enumerate() {
-            let now = match (1 << i, copies[i]) {
-                (bit, Some(entry)) if moved & bit != 0 => {
-                    clean |= 1 << at;
-                    Page::Swapped(entry)
-                }
-                (bit, None) if moved & bit != 0 => Page::Staged(run.frame(at)),
-                (bit, _) if lost & bit != 0 => Page::Untouched,
-                (_, kept) => Page::Resident(kept),
+            let now = match 1 << i {
+                bit if moved & bit != 0 => Page::Staged(run.frame(at)),
+                bit if lost & bit != 0 => Page::Untouched,
+                _ => Page::Resident(copies[i]),
             };
             came |= Mask::from(moved >> i & 1 != 0) << at;
             self.map.set(unit.first().plus(i), now);
         }
         self.staging.end_capture(run, came);
-        for at in set_bits(clean) {
-            self.staging.stored(run.frame(at));
+        for (at, i) in set_bits(victims).enumerate() {
+            if let Some(entry) = copies[i].filter(|_| came >> at & 1 != 0) {
+                self.staging.keep_copy(run.frame(at), entry);
+            }
         }
         self.queue.evicted(&mut self.map, unit, moved);
         if self.resident_of(unit) != 0 {
             self.requeue(unit);
         }
-        let (all, clean) = (moved.count_ones() as usize, clean.count_ones() as usize);
-        self.hold_back.captured(all - clean);
-        clean
+        self.hold_back.captured(moved.count_ones() as usize);
     }
 
     /// The bay staged longest ago is the caller's to store: its pages are in transit. None: others store all.
     pub fn begin_store(&mut self) -> Option<Storing> {
         let bay = self.staging.begin_store()?;
         let frames = self.staging.staged_of(bay);
-        for frame in set_bits(frames).map(|i| Staging::frame(bay, i)) {
-            let page = self.staging.page_of(frame);
-            self.map.set(page, Page::Storing(frame));
+        let mut copies = [None; UNIT];
+        for i in set_bits(frames) {
+            let frame = Staging::frame(bay, i);
+            copies[i] = self.staging.take_copy(frame);
+            self.map
+                .set(self.staging.page_of(frame), Page::Storing(frame));
         }
         let page = |i| self.staging.page_of(Staging::frame(bay, i));
         let is_unit = page(0).within() == 0 && (0..UNIT).all(|i| page(i) == page(0).plus(i));
@@ -478,6 +488,7 @@ impl Pages {
             bay,
             frames,
             address: self.staging.address(bay),
+            copies,
             is_unit,
         })
     }
@@ -486,16 +497,15 @@ impl Pages {
     pub fn end_store(&mut self, storing: &Storing, entries: &[Option<EntryId>]) {
         let bay = storing.bay;
         self.staging.end_store(bay);
-        let count = storing.frames.count_ones() as usize;
-        if entries[..count].iter().any(Option::is_none) {
+        if set_bits(storing.frames).any(|i| entries[i].is_none()) {
             self.staging.rotate_past(bay);
         }
-        for (i, entry) in set_bits(storing.frames).zip(entries) {
+        for i in set_bits(storing.frames) {
             let frame = Staging::frame(bay, i);
             let page = self.staging.page_of(frame);
-            match entry {
+            match entries[i] {
                 Some(entry) => {
-                    self.map.set(page, Page::Swapped(*entry));
+                    self.map.set(page, Page::Swapped(entry));
                     self.staging.stored(frame);
                 }
                 None => self.map.set(page, Page::Staged(frame)),
@@ -605,8 +615,9 @@ impl Pages {
         let entry = match page {
             Page::Resident(kept) => kept,
             Page::Staged(frame) => {
+                let copy = self.staging.take_copy(frame);
                 self.staging.stored(frame);
-                None
+                copy
             }
             Page::Swapped(entry) => Some(entry),
             Page::Untouched | Page::Poisoned => None,
@@ -648,8 +659,9 @@ impl Pages {
     pub fn carry(&mut self, from: PageNumber, to: PageNumber) -> Option<EntryId> {
         let (page, entry) = match self.map.get(from) {
             Page::Staged(frame) => {
+                let copy = self.staging.take_copy(frame);
                 self.staging.stored(frame);
-                (Page::Resident(None), None)
+                (Page::Resident(None), copy)
             }
             Page::Resident(copy) => (Page::Resident(None), copy),
             page => (page, None),

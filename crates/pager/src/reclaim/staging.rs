@@ -19,13 +19,13 @@
 //!
 //! Frames are *unused* when what they held was stored or dropped, and wait for the others of their bay.
 //!
-//! Invariants: frames = Σ popcount(bay.present) = staged + unused; `staged ⊆ present`, which lies
+//! Invariants: frames = Σ popcount(bay.present) = staged + unused; `clean ⊆ staged ⊆ present`, which lies
 //! below `filled`; ready = Σ popcount(present) of Unused bays; a bay is Empty iff nothing is present and
 //! no capture under way, unless it is open; Unused and Taken: nothing staged and no capture under way.
 
 use crate::map::mask::ones;
 use crate::map::page_map::{Frame, Mask, PageNumber, UNIT, UNIT_BYTES};
-use ebb_engine::PAGE_SIZE;
+use ebb_engine::{EntryId, PAGE_SIZE};
 use std::collections::VecDeque;
 
 /// A bay's position in the staging area.
@@ -55,6 +55,9 @@ struct Bay {
     staged: Mask,
     /// The captured page that each frame holds, or held.
     pages: [PageNumber; UNIT],
+    /// The ones, of those staged, whose page kept its entry; and the entries.
+    clean: Mask,
+    copies: [EntryId; UNIT],
 }
 
 impl Bay {
@@ -66,6 +69,8 @@ impl Bay {
         present: 0,
         staged: 0,
         pages: [PageNumber(0); UNIT],
+        clean: 0,
+        copies: [EntryId(0); UNIT],
     };
 }
 
@@ -293,6 +298,27 @@ impl Staging {
         self.bays[bay.0 as usize].staged
     }
 
+    /// The page in a staged frame kept its entry, which has the same content.
+    pub fn keep_copy(&mut self, frame: Frame, entry: EntryId) {
+        let b = self.bay(bay_of(frame));
+        debug_assert!(b.staged & bit(frame) != 0);
+        b.clean |= bit(frame);
+        b.copies[frame.0 as usize % UNIT] = entry;
+    }
+
+    /// The entry that the page in a staged frame kept.
+    pub fn copy_of(&self, frame: Frame) -> Option<EntryId> {
+        let b = &self.bays[frame.0 as usize / UNIT];
+        (b.clean & bit(frame) != 0).then(|| b.copies[frame.0 as usize % UNIT])
+    }
+
+    /// The same: it is the caller's from now on.
+    pub fn take_copy(&mut self, frame: Frame) -> Option<EntryId> {
+        let copy = self.copy_of(frame);
+        self.bay(bay_of(frame)).clean &= !bit(frame);
+        copy
+    }
+
     /// The page in `frame` was mapped again: the frame is gone.
     pub fn remapped(&mut self, frame: Frame) {
         self.unstaged(frame).present &= !bit(frame);
@@ -309,7 +335,7 @@ impl Staging {
     fn unstaged(&mut self, frame: Frame) -> &mut Bay {
         self.staged_frames -= 1;
         let b = self.bay(bay_of(frame));
-        debug_assert!(b.staged & bit(frame) != 0);
+        debug_assert!(b.staged & bit(frame) != 0 && b.clean & bit(frame) == 0);
         b.staged &= !bit(frame);
         b
     }
@@ -383,7 +409,7 @@ impl Staging {
         let count = |mask: Mask| mask.count_ones() as usize;
         let (mut staged, mut unused, mut ready) = (0, 0, 0);
         for b in &self.bays {
-            assert_eq!(b.staged & !b.present, 0);
+            assert_eq!((b.clean & !b.staged, b.staged & !b.present), (0, 0));
             assert_eq!(b.present & !ones(0, b.filled), 0);
             assert!(!b.storing || b.state == BayState::Staged);
             let bare = b.present == 0 && b.captures == 0;
@@ -613,7 +639,7 @@ mod tests {
                     for i in 0..run.frames {
                         let frame = run.frame(i).0;
                         match came >> i & 1 {
-                            1 => drop(self.waiting.insert(frame, PageNumber(first + i))),
+                            1 => self.waits(Frame(frame), PageNumber(first + i)),
                             _ => drop(self.busy.remove(&frame)),
                         }
                     }
@@ -642,6 +668,18 @@ mod tests {
             }
         }
 
+        /// A page came into its frame. One in three kept its entry.
+        fn waits(&mut self, frame: Frame, page: PageNumber) {
+            self.waiting.insert(frame.0, page);
+            if let Some(copy) = Self::copy(page) {
+                self.staging.keep_copy(frame, copy);
+            }
+        }
+
+        fn copy(page: PageNumber) -> Option<EntryId> {
+            page.0.is_multiple_of(3).then(|| EntryId(page.0 as u32 + 1))
+        }
+
         fn begin(&mut self, frames: usize, alone: bool) {
             let pages = named(self.next, frames);
             let Some(run) = self.staging.begin_capture(pages, alone) else {
@@ -664,6 +702,8 @@ mod tests {
                 let frame = Staging::frame(bay, i);
                 let page = self.staging.page_of(frame);
                 assert_eq!(self.waiting.remove(&frame.0), Some(page));
+                assert_eq!(self.staging.take_copy(frame), Self::copy(page));
+                assert_eq!(self.staging.copy_of(frame), None);
                 self.staging.stored(frame);
             }
         }
@@ -676,6 +716,7 @@ mod tests {
                 return;
             }
             assert_eq!(self.staging.page_of(Frame(frame)), page);
+            assert_eq!(self.staging.take_copy(Frame(frame)), Self::copy(page));
             self.staging.remapped(Frame(frame));
             self.waiting.remove(&frame);
             self.busy.remove(&frame);

@@ -1,8 +1,9 @@
-//! Pages that leave at once, as their copies are good.
+//! Pages that kept their copies: they wait, come back and leave with them.
 
 use super::machine::{Machine, PLAIN};
 use crate::eviction::make_room::Step;
 use crate::map::page_map::{Page, UNIT};
+use ebb_engine::EntryId;
 use ebb_memory_kernel::PAGE;
 use ebb_stores::RamStore;
 use ebb_sys::paging::Kernel;
@@ -29,7 +30,7 @@ fn read_again(machine: &mut Machine, units: usize) -> usize {
     start
 }
 
-/// They need no room, so a step could take all of them.
+/// They need no room, so a step could take all of them. None is written once more.
 #[test]
 fn a_step_takes_a_few() {
     let mut machine = Machine::without_pool(768, RamStore::new(4096));
@@ -38,8 +39,81 @@ fn a_step_takes_a_few() {
     let step = machine.process.evict_some(&mut machine.worker);
     assert!(step == Step::Progress);
     let left = 16 * UNIT - machine.present(start, 16 * UNIT);
-    assert!((1..2 * UNIT).contains(&left), "{left} left");
+    assert!((1..=2 * UNIT).contains(&left), "{left} left");
+    assert!(machine.process.counters().clean_reuse.get() > 0);
     machine.read_all();
+    machine.check();
+}
+
+/// A unit that was out and was read since waits in its frames, and its entries.
+fn waiting(machine: &mut Machine) -> (usize, Vec<EntryId>) {
+    let start = read_again(machine, 1);
+    let entry = |i: usize| match machine.page(start + i * PAGE) {
+        Page::Resident(Some(entry)) => entry,
+        page => panic!("{page:?}"),
+    };
+    let entries = (0..UNIT).map(entry).collect();
+    machine.kernel.pass(std::time::Duration::from_secs(1));
+    let (process, worker) = (machine.process, &mut machine.worker);
+    while (0..UNIT).any(|i| machine.kernel.is_present(start + i * PAGE)) {
+        let how = Default::default();
+        drop(process.capture(process.lock(), worker, None, how));
+    }
+    for i in 0..UNIT {
+        assert!(matches!(machine.page(start + i * PAGE), Page::Staged(_)));
+    }
+    machine.check();
+    (start, entries)
+}
+
+#[test]
+fn a_page_that_waits_leaves_by_its_copy() {
+    let mut machine = Machine::without_pool(768, RamStore::new(4096));
+    let (start, entries) = waiting(&mut machine);
+    machine.store_staged();
+    for (i, entry) in entries.into_iter().enumerate() {
+        assert_eq!(machine.page(start + i * PAGE), Page::Swapped(entry));
+    }
+    machine.read_all();
+    machine.check();
+}
+
+/// It may be written from then on, or is protected as before.
+#[test]
+fn a_page_that_waits_comes_back_with_its_copy_unless_it_is_written() {
+    let mut machine = Machine::without_pool(768, RamStore::new(4096));
+    let (start, entries) = waiting(&mut machine);
+    machine.write(start + PAGE, 99);
+    assert_eq!(machine.page(start + PAGE), Page::Resident(None));
+    machine.read(start + 3 * PAGE);
+    let kept = Page::Resident(Some(entries[3]));
+    assert_eq!(machine.page(start + 3 * PAGE), kept);
+    machine.check();
+    machine.write(start + 3 * PAGE, 98);
+    assert_eq!(machine.page(start + 3 * PAGE), Page::Resident(None));
+    machine.read_all();
+    machine.check();
+}
+
+/// Unmapped, moved to another address, or put back for a fork.
+#[test]
+fn the_copy_of_a_page_that_waits_goes_with_it() {
+    let mut machine = Machine::without_pool(768, RamStore::new(4096));
+    let (start, _) = waiting(&mut machine);
+    let before = machine.process.swap.entries();
+    machine.munmap(start, UNIT / 4 * PAGE).unwrap();
+    assert_eq!(machine.process.swap.entries(), before - UNIT / 4);
+    let to = machine.map(1);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    machine
+        .mremap(start + UNIT / 2 * PAGE, PAGE, PAGE, flags, to)
+        .unwrap();
+    assert_eq!(machine.process.swap.entries(), before - UNIT / 4 - 1);
+    let (process, mut refusals) = (machine.process, Default::default());
+    while !process.quiesce(&mut machine.worker, &mut refusals) {}
+    assert_eq!(process.swap.entries(), before - UNIT);
+    assert_eq!(machine.touch(1, to, None), 1 + (UNIT / 2) as u8);
+    (UNIT / 4..UNIT / 2).for_each(|i| machine.read(start + i * PAGE));
     machine.check();
 }
 

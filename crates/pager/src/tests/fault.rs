@@ -133,7 +133,7 @@ fn a_staged_page_is_remapped() {
         .process
         .capture(state, worker, None, Default::default());
     drop(state);
-    assert_eq!(captured.staged, 1);
+    assert_eq!(captured, 1);
     assert!(matches!(machine.page(start), Page::Staged(_)));
     machine.check();
     machine.read(start);
