@@ -112,6 +112,18 @@ impl<K: Kernel> Reclaimer<K> {
         rest
     }
 
+    /// A staged page leaves by the entry that it kept, before it is its bay's turn; false if it has none that is good.
+    pub fn leaves_by_copy(&self, state: &mut State, page: PageNumber) -> bool {
+        let Some(entry) = state.pages.staged_copy(page) else {
+            return false;
+        };
+        let mut copies = [None; UNIT];
+        copies[0] = Some(entry);
+        let good = self.uncache(&copies)[0].is_some();
+        state.pages.leaves_by_copy(page, good);
+        good
+    }
+
     /// Pages leave that kept these entries, and were not written. Their entries are where they are; but for those whose
     /// content was given up to make room: they are freed. Returns the others.
     pub fn uncache(&self, copies: &Copies) -> Copies {

@@ -197,7 +197,7 @@ impl<K: Kernel> Reclaimer<K> {
         }
         let step = match staged(&state) {
             0 => Step::Nothing,
-            _ => self.swap_out_oldest(state, worker),
+            _ => self.swap_out(state, worker, false),
         };
         match step {
             Step::Full => Made {
@@ -219,7 +219,7 @@ impl<K: Kernel> Reclaimer<K> {
                 break;
             }
             let (state, _) = self.capture(self.lock(), worker, waiter, How::default());
-            step = self.swap_out_oldest(state, worker);
+            step = self.swap_out(state, worker, true);
         }
         step
     }

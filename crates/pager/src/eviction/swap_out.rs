@@ -23,13 +23,13 @@ impl<K: Kernel> Reclaimer<K> {
         let state = self.lock();
         match state.pages.staged_frames() {
             0 => Step::Nothing,
-            _ => self.swap_out_oldest(state, worker),
+            _ => self.swap_out(state, worker, false),
         }
     }
 
-    /// Stores the bay staged longest ago. Something is staged.
-    pub fn swap_out_oldest(&self, mut state: Locked, worker: &mut Worker) -> Step {
-        let Some(storing) = state.pages.begin_store() else {
+    /// Stores the bay staged longest ago, or of those with clean copies where these come first. Something is staged.
+    pub fn swap_out(&self, mut state: Locked, worker: &mut Worker, clean: bool) -> Step {
+        let Some(storing) = state.pages.begin_store(clean) else {
             // Others store all there is. They may have less urgency than this thread: it makes way.
             drop(state);
             self.kernel.sleep(MAKE_WAY);

@@ -106,6 +106,12 @@ impl<K: Kernel> FaultService<K> {
         let (fault, waiter) = (pending.fault, pending.waiter());
         let pages = &mut state.pages;
         pages.waits(waiter, !fault.protected, pending.since);
+        let is_staged = matches!(pages.map().get(waiter.page), Page::Staged(_));
+        if is_staged && !fault.write && self.swap_space.devices.reads_only() {
+            // Moved back without its copy it could not go there again.
+            self.leaves_by_copy(&mut state, waiter.page);
+        }
+        let pages = &mut state.pages;
         let brought = match pages.map().get(waiter.page) {
             // A write to a page that is leaving, too: it must not be let through before that is over.
             Page::Loading(_) | Page::Storing(_) => {
@@ -243,7 +249,12 @@ impl<K: Kernel> FaultService<K> {
     /// A page that is still in a frame is wanted again; in a scan its neighbours too.
     fn remap(&self, state: &mut State, page: PageNumber, write: bool) -> Result<Brought, Served> {
         let window = state.window(page);
-        let staged = |p| matches!(state.pages.map().get(p), Page::Staged(_));
+        let reads_only = self.swap_space.devices.reads_only();
+        let pages = &state.pages;
+        let staged = |p| {
+            let is = matches!(pages.map().get(p), Page::Staged(_));
+            is && (p == page || !reads_only || pages.staged_copy(p).is_none())
+        };
         let (first, wanted) = around(page, window.first, window.pages, staged);
         let age = state.pages.age(page);
         let mut pages = 0;
@@ -296,8 +307,7 @@ impl<K: Kernel> FaultService<K> {
     /// False if the system has no page for it. It keeps its entry where that is worth it, and it is not to be written.
     fn copy_back(&self, state: &mut State, page: PageNumber, write: bool) -> bool {
         let copy = state.pages.staged_copy(page);
-        let has_to = || self.swap_space.devices.reads_only();
-        let keeps = copy.is_some() && !write && (has_to() || self.keeps(write));
+        let keeps = copy.is_some() && self.keeps(write);
         let writes = if keeps { Writes::Faults } else { Writes::Free };
         let from = state.pages.frame_address(page);
         // SAFETY: a staged frame is present and nobody writes it.

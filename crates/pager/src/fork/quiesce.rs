@@ -160,7 +160,7 @@ impl<K: Kernel> FaultService<K> {
 }
 
 impl<K: Kernel> FaultService<K> {
-    /// Puts every captured page back where it was.
+    /// Puts every captured page back where it was. One that kept its entry leaves by that.
     pub fn unstage(&self, state: &mut State) -> Unstaged {
         if state.pages.map().in_transit() > 0 {
             return Unstaged::Busy;
@@ -170,7 +170,8 @@ impl<K: Kernel> FaultService<K> {
             self.register_all(state);
         }
         while let Some(pages) = state.pages.oldest_staged() {
-            if !pages.into_iter().all(|page| self.put_back(state, page)) {
+            let mut ends = |page| self.leaves_by_copy(state, page) || self.put_back(state, page);
+            if !pages.into_iter().all(&mut ends) {
                 return Unstaged::NoPage;
             }
         }

@@ -9,6 +9,7 @@
 //! | in a frame, then in transit to the swap space | [`begin_store`](Pages::begin_store) |
 //! | swapped out | [`end_store`](Pages::end_store) |
 //! | in a frame, then resident again | [`came_back`](Pages::came_back) |
+//! | in a frame, then swapped out with its clean copy | [`leaves_by_copy`](Pages::leaves_by_copy) |
 //! | swapped out, then in transit to memory | [`begin_load`](Pages::begin_load) |
 //! | resident, or poisoned | [`end_load`](Pages::end_load) |
 //! | resident with a clean copy, then without | [`take_copy`](Pages::take_copy), [`drop_copies`](Pages::drop_copies) |
@@ -397,6 +398,17 @@ impl Pages {
         self.staging.copy_of(self.frame(page))
     }
 
+    /// A staged page waits no more: it is swapped out by the entry that it kept. If that is not `good`, it stays without:
+    /// the entry is the caller's, to be freed.
+    pub fn leaves_by_copy(&mut self, page: PageNumber, good: bool) {
+        let frame = self.frame(page);
+        let copy = self.staging.take_copy(frame);
+        if let Some(entry) = copy.filter(|_| good) {
+            self.map.set(page, Page::Swapped(entry));
+            self.staging.stored(frame);
+        }
+    }
+
     /// A staged page is where it was again, protected if it `keeps` its entry. One that it does not keep is the caller's,
     /// to be freed.
     pub fn came_back(&mut self, page: PageNumber, back: Back, keeps: bool) -> Option<EntryId> {
@@ -472,8 +484,9 @@ impl Pages {
     }
 
     /// The bay staged longest ago is the caller's to store: its pages are in transit. None: others store all.
-    pub fn begin_store(&mut self) -> Option<Storing> {
-        let bay = self.staging.begin_store()?;
+    /// Where `clean` ones come first, one with pages that kept their entries.
+    pub fn begin_store(&mut self, clean: bool) -> Option<Storing> {
+        let bay = self.staging.begin_store(clean)?;
         let frames = self.staging.staged_of(bay);
         let mut copies = [None; UNIT];
         for i in set_bits(frames) {

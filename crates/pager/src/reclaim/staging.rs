@@ -274,9 +274,13 @@ impl Staging {
         !b.storing && b.captures == 0
     }
 
-    /// The same, to be stored by the caller, until `end_store`.
-    pub fn begin_store(&mut self) -> Option<BayIndex> {
-        let bay = self.oldest_staged()?;
+    /// The same, to be stored by the caller, until `end_store`; rather one with pages that kept their entries, where `clean`
+    /// ones come first.
+    pub fn begin_store(&mut self, clean: bool) -> Option<BayIndex> {
+        let is_clean =
+            |bay: &&BayIndex| self.bays[bay.0 as usize].clean != 0 && self.is_still(**bay);
+        let first = self.staged.iter().filter(|_| clean).find(is_clean).copied();
+        let bay = first.or_else(|| self.oldest_staged())?;
         self.bay(bay).storing = true;
         Some(bay)
     }
@@ -482,13 +486,13 @@ mod tests {
         let mut staging = Staging::new(BASE, 2);
         let first = capture(&mut staging, 0, UNIT, 1).bay;
         let second = capture(&mut staging, UNIT, 1, 1).bay;
-        assert_eq!(staging.begin_store(), Some(first));
+        assert_eq!(staging.begin_store(false), Some(first));
         // The open one is left to fill while there is another.
-        assert_eq!(staging.begin_store(), Some(second));
-        assert_eq!(staging.begin_store(), None);
+        assert_eq!(staging.begin_store(false), Some(second));
+        assert_eq!(staging.begin_store(false), None);
         staging.check();
         staging.end_store(first);
-        assert_eq!(staging.begin_store(), Some(first));
+        assert_eq!(staging.begin_store(false), Some(first));
         staging.end_store(first);
         staging.stored(Staging::frame(first, 0));
         staging.end_store(second);
@@ -573,7 +577,7 @@ mod tests {
     enum Op {
         Begin { frames: usize, alone: bool },
         Captured { which: usize, came: Mask },
-        BeginStore,
+        BeginStore { clean: bool },
         Store { which: usize, keep: Mask },
         LeaveEarly,
         Remap { which: usize },
@@ -590,7 +594,7 @@ mod tests {
                 alone: false
             }),
             (any::<usize>(), any::<Mask>()).prop_map(|(which, came)| Op::Captured { which, came }),
-            Just(Op::BeginStore),
+            any::<bool>().prop_map(|clean| Op::BeginStore { clean }),
             (any::<usize>(), prop_oneof![Just(0), any::<Mask>()])
                 .prop_map(|(which, keep)| Op::Store { which, keep }),
             Just(Op::LeaveEarly),
@@ -644,8 +648,8 @@ mod tests {
                         }
                     }
                 }
-                Op::BeginStore => {
-                    let Some(bay) = self.staging.begin_store() else {
+                Op::BeginStore { clean } => {
+                    let Some(bay) = self.staging.begin_store(clean) else {
                         return;
                     };
                     assert!(self.staging.staged_of(bay) != 0);
