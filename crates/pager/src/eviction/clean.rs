@@ -14,7 +14,7 @@
 //!    written: the next write is likely to be to the next page ([`Reclaimer::write_clean`]).
 //! 3. A capture moves it, as every page, and from then on nobody writes it. If it was protected until then, its entry
 //!    holds its content. So it waits with its entry, and comes back protected, or without it ([`Reclaimer::give_up`]). When
-//!    it is its turn to be stored, it has been already ([`Reclaimer::uncache`]).
+//!    it is its turn to be stored, it has been already ([`Reclaimer::uncache_each`]).
 //! 4. Before protection is taken away otherwise, the copies are given up: by a capture that has to own shared pages,
 //!    the end of sharing ([`Reclaimer::lift_protection`]), and `mremap`.
 //! 5. A forked child has the copies without the protection, until it is adopted: then it gives up those
@@ -31,7 +31,7 @@ use crate::map::page_map::{ADDRESSES, Mask, Page, PageNumber, UNIT};
 use crate::process::state::State;
 use crate::reclaim::freeing::Freeing;
 use crate::reclaim::pages::Copies;
-use ebb_engine::PAGE_SIZE;
+use ebb_engine::{EntryId, PAGE_SIZE};
 use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -117,29 +117,28 @@ impl<K: Kernel> Reclaimer<K> {
         let Some(entry) = state.pages.staged_copy(page) else {
             return false;
         };
-        let mut copies = [None; UNIT];
-        copies[0] = Some(entry);
-        let good = self.uncache(&copies)[0].is_some();
-        state.pages.leaves_by_copy(page, good);
+        let good = self.uncache(entry);
+        if let Some(bad) = state.pages.leaves_by_copy(page, good) {
+            self.swap.free(self.cpu(), bad, 1);
+        }
+        good
+    }
+
+    /// A page leaves that kept this entry, and was not written: the entry is where it is. False if its content was given
+    /// up to make room.
+    fn uncache(&self, entry: EntryId) -> bool {
+        let good = self.swap.uncache(entry);
+        if good {
+            self.counters().clean_reuse.add(1);
+            self.copies.learn(true);
+        }
         good
     }
 
     /// Pages leave that kept these entries, and were not written. Their entries are where they are; but for those whose
     /// content was given up to make room: they are freed. Returns the others.
-    pub fn uncache(&self, copies: &Copies) -> Copies {
-        let mut rest = *copies;
-        let mut freeing = Freeing::default();
-        for copy in &mut rest {
-            let Some(entry) = *copy else { continue };
-            if self.swap.uncache(entry) {
-                self.counters().clean_reuse.add(1);
-                self.copies.learn(true);
-            } else {
-                freeing.add(self.swap, self.cpu(), entry);
-                *copy = None;
-            }
-        }
-        freeing.finish(self.swap, self.cpu());
-        rest
+    pub fn uncache_each(&self, copies: &Copies) -> Copies {
+        let bad = (0..UNIT).filter(|i| copies[*i].is_some_and(|entry| !self.uncache(entry)));
+        self.give_up(copies, bad.fold(0, |mask, i| mask | 1 << i))
     }
 }

@@ -41,7 +41,7 @@ impl<K: Kernel> Reclaimer<K> {
             // SAFETY: the frame is present and in transit: nobody but this thread uses it.
             unsafe { &*((storing.address + i * PAGE_SIZE) as *const PageBytes) }
         };
-        let copies = self.uncache(&storing.copies);
+        let copies = self.uncache_each(&storing.copies);
         let is_clean = |i: &usize| copies[*i].is_some();
         let dirty = || set_bits(storing.frames).filter(|i| !is_clean(i));
         let pages: ArrayVec<&PageBytes, UNIT> = dirty().map(content).collect();

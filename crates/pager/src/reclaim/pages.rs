@@ -400,26 +400,25 @@ impl Pages {
 
     /// A staged page waits no more: it is swapped out by the entry that it kept. If that is not `good`, it stays without:
     /// the entry is the caller's, to be freed.
-    pub fn leaves_by_copy(&mut self, page: PageNumber, good: bool) {
+    pub fn leaves_by_copy(&mut self, page: PageNumber, good: bool) -> Option<EntryId> {
         let frame = self.frame(page);
-        let copy = self.staging.take_copy(frame);
-        if let Some(entry) = copy.filter(|_| good) {
-            self.map.set(page, Page::Swapped(entry));
-            self.staging.stored(frame);
+        if !good {
+            return self.staging.take_copy(frame);
         }
+        let entry = self.staging.stored(frame).expect("it kept one");
+        self.map.set(page, Page::Swapped(entry));
+        None
     }
 
     /// A staged page is where it was again, protected if it `keeps` its entry. One that it does not keep is the caller's,
     /// to be freed.
     pub fn came_back(&mut self, page: PageNumber, back: Back, keeps: bool) -> Option<EntryId> {
         let frame = self.frame(page);
-        let copy = self.staging.take_copy(frame);
-        let kept = copy.filter(|_| keeps);
-        match back {
+        let copy = match back {
             Back::Moved => self.staging.remapped(frame),
             Back::Copied => self.staging.stored(frame),
-        }
-        self.map.set(page, Page::Resident(kept));
+        };
+        self.map.set(page, Page::Resident(copy.filter(|_| keeps)));
         self.touched(page.unit(), ones(page.within(), 1));
         self.queue.no_longer_out(&self.map, page, 1);
         self.insert(page, 1);
@@ -627,11 +626,7 @@ impl Pages {
         }
         let entry = match page {
             Page::Resident(kept) => kept,
-            Page::Staged(frame) => {
-                let copy = self.staging.take_copy(frame);
-                self.staging.stored(frame);
-                copy
-            }
+            Page::Staged(frame) => self.staging.stored(frame),
             Page::Swapped(entry) => Some(entry),
             Page::Untouched | Page::Poisoned => None,
             Page::Loading(_) | Page::Storing(_) => {
@@ -671,11 +666,7 @@ impl Pages {
     /// A staged one was copied there.
     pub fn carry(&mut self, from: PageNumber, to: PageNumber) -> Option<EntryId> {
         let (page, entry) = match self.map.get(from) {
-            Page::Staged(frame) => {
-                let copy = self.staging.take_copy(frame);
-                self.staging.stored(frame);
-                (Page::Resident(None), copy)
-            }
+            Page::Staged(frame) => (Page::Resident(None), self.staging.stored(frame)),
             Page::Resident(copy) => (Page::Resident(None), copy),
             page => (page, None),
         };

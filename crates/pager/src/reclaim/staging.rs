@@ -323,25 +323,29 @@ impl Staging {
         copy
     }
 
-    /// The page in `frame` was mapped again: the frame is gone.
-    pub fn remapped(&mut self, frame: Frame) {
-        self.unstaged(frame).present &= !bit(frame);
+    /// The page in `frame` was mapped again: the frame is gone. The entry that the page kept is the caller's.
+    pub fn remapped(&mut self, frame: Frame) -> Option<EntryId> {
+        let copy = self.unstage(frame);
+        self.bay(bay_of(frame)).present &= !bit(frame);
         self.update_list(bay_of(frame));
+        copy
     }
 
-    /// The captured page in `frame` was stored or dropped.
-    pub fn stored(&mut self, frame: Frame) {
-        self.unstaged(frame);
+    /// The captured page in `frame` was stored or dropped. The entry that it kept is the caller's.
+    pub fn stored(&mut self, frame: Frame) -> Option<EntryId> {
+        let copy = self.unstage(frame);
         self.unused_frames += 1;
         self.update_list(bay_of(frame));
+        copy
     }
 
-    fn unstaged(&mut self, frame: Frame) -> &mut Bay {
+    fn unstage(&mut self, frame: Frame) -> Option<EntryId> {
+        let copy = self.take_copy(frame);
         self.staged_frames -= 1;
         let b = self.bay(bay_of(frame));
-        debug_assert!(b.staged & bit(frame) != 0 && b.clean & bit(frame) == 0);
+        debug_assert!(b.staged & bit(frame) != 0);
         b.staged &= !bit(frame);
-        b
+        copy
     }
 
     /// A closed bay that holds no captured page any more, and to which none comes, leaves its list.
@@ -706,9 +710,8 @@ mod tests {
                 let frame = Staging::frame(bay, i);
                 let page = self.staging.page_of(frame);
                 assert_eq!(self.waiting.remove(&frame.0), Some(page));
-                assert_eq!(self.staging.take_copy(frame), Self::copy(page));
+                assert_eq!(self.staging.stored(frame), Self::copy(page));
                 assert_eq!(self.staging.copy_of(frame), None);
-                self.staging.stored(frame);
             }
         }
 
@@ -720,8 +723,7 @@ mod tests {
                 return;
             }
             assert_eq!(self.staging.page_of(Frame(frame)), page);
-            assert_eq!(self.staging.take_copy(Frame(frame)), Self::copy(page));
-            self.staging.remapped(Frame(frame));
+            assert_eq!(self.staging.remapped(Frame(frame)), Self::copy(page));
             self.waiting.remove(&frame);
             self.busy.remove(&frame);
         }
