@@ -548,6 +548,29 @@ fn memory_that_is_to_be_filled_at_once() {
     managed.assert_close_to_budget(0, "a stack");
 }
 
+/// What a program writes to a private mapping of a file leaves like other memory. Two of 12 MiB are more than this
+/// budget. With `--eager` all of it pages from the start.
+#[test]
+fn private_mappings_of_files() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let job = Job::new([c_program("file_copies").as_os_str(), "48".as_ref()])
+        .dir(dir.path())
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "file copies");
+    for options in [&[][..], &["--eager"]] {
+        let managed = Under::budget(common::SMALLEST).options(options).run(&job);
+        managed.assert_same(&alone, "file copies");
+        managed.assert_paged_within_budget("file copies");
+        managed.assert_quiet("file copies");
+        let said = &managed.run.stderr;
+        assert!(said.contains("grown: Cannot allocate memory"), "{said}");
+        assert!(said.contains("freed: Invalid argument"), "{said}");
+    }
+}
+
 /// Where io_uring is refused nobody has looked at what the program gives with the call: nothing, here.
 #[test]
 fn a_look_for_io_uring_without_parameters() {

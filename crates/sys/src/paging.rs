@@ -250,6 +250,14 @@ pub trait Kernel: Sync + Sized + 'static {
     /// # Safety
     /// As the system call.
     unsafe fn brk(&self, addr: usize) -> usize;
+    /// Bytes of a regular file of the program's that lies on a disk; none for all else.
+    fn file_size(&self, _fd: i32) -> Option<u64> {
+        None
+    }
+    /// Reads of such a file until `out` is full or the file ends: the bytes read.
+    fn read_file(&self, _fd: i32, _out: &mut [u8], _offset: u64) -> Result<usize, Errno> {
+        Err(Errno(libc::EBADF))
+    }
     /// `mlock2(2)`.
     fn mlock(&self, addr: usize, len: usize, flags: i32) -> Result<(), Errno>;
     /// `munlock(2)`.
@@ -284,7 +292,8 @@ pub trait Kernel: Sync + Sized + 'static {
     fn give_heap_back(&self);
     /// The same of the calling task's stack.
     fn give_stack_back(&self) {}
-    /// Writes to memory of the program that is mapped, may be written and is not registered.
+    /// Writes to memory of the program that is mapped and may be written. It is not registered, or the caller is a thread
+    /// of the program that holds no lock.
     ///
     /// # Safety
     /// Nobody else uses it.

@@ -447,6 +447,14 @@ impl Kernel for SystemKernel {
     fn give_stack_back(&self) {
         crate::process::task::give_stack_back();
     }
+    fn file_size(&self, fd: i32) -> Option<u64> {
+        file::size_on_disk(fd)
+    }
+    fn read_file(&self, fd: i32, out: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        // SAFETY: as above.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        file::read_up_to(fd, out, offset).map_err(|error| Errno(error.raw_os_error()))
+    }
     unsafe fn write_memory(&self, to: usize, from: &[u8]) {
         // SAFETY: by the caller's contract the memory is there and nobody else's.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };

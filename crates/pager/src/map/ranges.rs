@@ -25,6 +25,24 @@ pub struct Attributes {
     pub guarded: bool,
     /// A forked child's part in it.
     pub in_child: InChild,
+    /// The mapping of the file that it is a copy of.
+    pub shadow: Option<Shadow>,
+}
+
+/// How far from a range the mapping of its file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shadow(pub usize);
+
+impl Shadow {
+    /// The same of memory that went from one place to another.
+    pub fn after_move(self, from: usize, to: usize) -> Self {
+        Self(self.0.wrapping_add(from).wrapping_sub(to))
+    }
+
+    /// Where the file's bytes are that belong at an address.
+    pub fn of(self, address: usize) -> usize {
+        address.wrapping_add(self.0)
+    }
 }
 
 /// The program's wish for a forked child's part in a range. (The kernel is told otherwise: see `fork`.)
@@ -50,6 +68,7 @@ impl Attributes {
             released: false,
             guarded: false,
             in_child: InChild::Copied,
+            shadow: None,
         }
     }
 

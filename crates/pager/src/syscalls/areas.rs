@@ -14,6 +14,7 @@ impl<K: Kernel> Pager<K> {
     pub(crate) fn forget(&'static self, state: &mut Locked, start: usize, end: usize) {
         let swap = self.process().map(|p| p.swap);
         state.pages.forget(swap, self.cpu(), start, end);
+        self.unmap_shadows(&state.ranges, start, end);
         state.ranges.remove(start, end);
         state.pages.forget_tables(start, end);
     }

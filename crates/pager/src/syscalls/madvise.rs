@@ -6,7 +6,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
-use crate::map::ranges::{InChild, Ranges};
+use crate::map::ranges::{InChild, Range, Ranges};
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
@@ -248,6 +248,20 @@ impl<K: Kernel> Pager<K> {
         let swap = self.process().map(|p| p.swap);
         let (mut at, mut holes) = (start, Ok(()));
         while at < end {
+            let copy = state
+                .ranges
+                .find(at)
+                .filter(|r| r.attributes.shadow.is_some());
+            if let Some(range) = copy {
+                let piece = Range {
+                    start: at,
+                    end: range.end.min(end),
+                    ..range
+                };
+                self.drop_copy(&mut state, piece, advice)?;
+                at = piece.end;
+                continue;
+            }
             let (stop, managed) = state.ranges.part(at, end);
             let now = match advice {
                 // One of the outcomes that it allows.

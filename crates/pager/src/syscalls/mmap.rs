@@ -93,6 +93,11 @@ impl<K: Kernel> Pager<K> {
         // SAFETY: the caller answers for the system call.
         let plain =
             || unsafe { self.kernel.mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);
+        // SAFETY: as above.
+        let copied = unsafe { self.map_copy((addr, len), prot, flags, (fd, offset)) };
+        if let Some(copied) = copied {
+            return copied;
+        }
         let ours = manageable(prot, flags);
         if !(ours || flags & libc::MAP_FIXED != 0) {
             return plain();

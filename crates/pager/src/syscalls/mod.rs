@@ -3,6 +3,7 @@
 pub mod admit;
 pub mod areas;
 pub mod execute;
+pub mod file_copy;
 pub mod foreign_userfaultfd;
 pub mod madvise;
 pub mod mlock;

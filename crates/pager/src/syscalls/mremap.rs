@@ -21,6 +21,7 @@ use crate::pager::{Pager, is_in_transit};
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, RETRY, errno};
 use crate::process::vfork_calls::MemoryCall;
+use crate::syscalls::file_copy::refuses_remap;
 use crate::syscalls::mlock::ON_FAULT;
 use crate::syscalls::mremap_pieces::{Pieces, of_one_mapping};
 use crate::syscalls::vfork_proxy::Executor;
@@ -127,6 +128,9 @@ impl<K: Kernel> Pager<K> {
             Ok(readied) => readied,
             Err(error) => return (Err(error), None),
         };
+        if let Some(error) = refuses_remap(&state.ranges, source, bytes, flags) {
+            return (Err(error), None);
+        }
         let moves = bytes > old_len || flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
         if moves && let Err(e) = self.set_pieces_apart(&state.ranges, source) {
             self.join_pieces_again(&state.ranges, source);
@@ -346,10 +350,17 @@ impl<K: Kernel> Pager<K> {
                 self.carry(state, piece, to);
             }
             // A range that moved is registered no more, and one that grew only in part.
+            let shadow = piece.attributes.shadow;
             let moved = Attributes {
+                shadow: shadow.map(|shadow| shadow.after_move(piece.start, to)),
                 registered: false,
                 ..piece.attributes
             };
+            if new != old {
+                state
+                    .ranges
+                    .change(piece.start, piece.end, |a| a.shadow = None);
+            }
             state
                 .ranges
                 .insert(to, to + (piece.end - piece.start), moved);

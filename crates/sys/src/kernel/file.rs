@@ -46,6 +46,27 @@ pub fn write_standard_error(line: &[u8]) {
     unsafe { raw::call(libc::SYS_write, [2, at, len, 0, 0, 0]) };
 }
 
+/// Bytes of a regular file on a disk, by a descriptor of the program's. None for others: no such file, a device, memory
+/// (tmpfs, and files without a name there), huge pages, and files that the system makes up.
+pub fn size_on_disk(fd: i32) -> Option<u64> {
+    const IN_MEMORY: [i64; 5] = [
+        libc::TMPFS_MAGIC,
+        libc::HUGETLBFS_MAGIC,
+        libc::PROC_SUPER_MAGIC,
+        libc::SYSFS_MAGIC,
+        libc::RDTGROUP_SUPER_MAGIC,
+    ];
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: used for these two calls alone, which say so if it is none.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let facts = rustix::fs::fstat(fd).ok()?;
+    let regular = facts.st_mode & libc::S_IFMT == libc::S_IFREG;
+    let system = rustix::fs::fstatfs(fd).ok()?.f_type;
+    (regular && !IN_MEMORY.contains(&system)).then_some(facts.st_size as u64)
+}
+
 /// Reads from `offset` on until `into` is full or the file ends; the bytes read.
 ///
 /// # Errors

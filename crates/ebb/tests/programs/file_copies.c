@@ -1,0 +1,190 @@
+/* Private mappings of a file that may be written:
+ *   file_copies MIB    writes to one before and one after MIB of other memory are filled, moves it, shares it with a
+ *                      child, drops parts of it, maps other memory over it and unmaps the rest
+ * Prints what is there, which is the same wherever it runs. On standard error: what may differ. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096
+#define PAGES ((size_t)12 << 8)
+/* The file ends within the last page. */
+#define SIZE ((PAGES - 1) * PAGE + 100)
+
+static void must(int good, const char *what)
+{
+	if (!good) {
+		perror(what);
+		exit(2);
+	}
+}
+
+static unsigned char of_file(size_t i)
+{
+	return i < SIZE ? i * 2654435761u >> 13 : 0;
+}
+
+static void noise(char *p, size_t len)
+{
+	unsigned long long state = (unsigned long long)len | 1;
+	for (size_t i = 0; i < len; i += 8) {
+		state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+		memcpy(p + i, &state, 8);
+	}
+}
+
+static char *anonymous(size_t mib)
+{
+	char *p = mmap(NULL, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	must(p != MAP_FAILED, "mmap");
+	noise(p, mib << 20);
+	return p;
+}
+
+/* Seven pages of eight are written. */
+static int is_written(size_t page)
+{
+	return page % 8 != 3;
+}
+
+static void mark(char *p, size_t first, size_t end, size_t what)
+{
+	for (size_t i = first; i < end; i++) {
+		size_t word = what + i;
+		if (is_written(i))
+			memcpy(p + i * PAGE + 40, &word, sizeof word);
+	}
+}
+
+/* The pages that are neither the file's, nor the file's with the mark. With none of it (0) they are the file's. */
+static size_t wrong(const char *p, size_t first, size_t end, size_t what)
+{
+	size_t bad = 0;
+	for (size_t i = first; i < end; i++) {
+		char want[PAGE];
+		for (size_t k = 0; k < PAGE; k++)
+			want[k] = of_file(i * PAGE + k);
+		size_t word = what + i;
+		if (what && is_written(i))
+			memcpy(want + 40, &word, sizeof word);
+		bad += memcmp(want, p + i * PAGE, PAGE) != 0;
+	}
+	return bad;
+}
+
+static size_t mappings_of_file(void)
+{
+	char line[4096];
+	size_t count = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	must(maps != NULL, "maps");
+	while (fgets(line, sizeof line, maps))
+		count += strstr(line, "archive.bin") != NULL;
+	fclose(maps);
+	return count;
+}
+
+static void in_child(char *p, size_t what)
+{
+	fflush(stdout);
+	pid_t child = fork();
+	must(child >= 0, "fork");
+	if (child == 0) {
+		size_t bad = wrong(p, 0, PAGES, what);
+		mark(p, 0, PAGES, 77 << 20);
+		must(madvise(p, 8 * PAGE, MADV_DONTNEED) == 0, "madvise in a child");
+		bad += wrong(p, 0, 8, 0) + wrong(p, 8, PAGES, 77 << 20);
+		_exit(bad > 0);
+	}
+	int status;
+	must(waitpid(child, &status, 0) == child, "waitpid");
+	printf("child: %d\n", status);
+}
+
+int main(int argc, char **argv)
+{
+	size_t mib = argc > 1 ? atoi(argv[1]) : 48;
+	int fd = open("archive.bin", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	must(fd >= 0, "open");
+	for (size_t i = 0; i < SIZE;) {
+		char some[PAGE];
+		size_t len = SIZE - i < PAGE ? SIZE - i : PAGE;
+		for (size_t k = 0; k < len; k++)
+			some[k] = of_file(i + k);
+		must(write(fd, some, len) == (ssize_t)len, "write");
+		i += len;
+	}
+	/* Over memory that was reserved, as Java has it. */
+	char *reserved = mmap(NULL, (PAGES + 64) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	must(reserved != MAP_FAILED, "reserve");
+	int prot = PROT_READ | PROT_WRITE;
+	char *early = mmap(reserved + PAGE, PAGES * PAGE, prot, MAP_PRIVATE | MAP_FIXED, fd, 0);
+	must(early == reserved + PAGE, "mmap over it");
+	printf("early: %zu\n", wrong(early, 0, PAGES, 0));
+	mark(early, 0, PAGES, 1 << 20);
+	char *other = anonymous(mib);
+	printf("early, written: %zu\n", wrong(early, 0, PAGES, 1 << 20));
+
+	char *late = mmap(NULL, PAGES * PAGE, prot, MAP_PRIVATE, fd, 0);
+	must(late != MAP_FAILED, "mmap");
+	close(fd);
+	printf("late: %zu\n", wrong(late, 0, PAGES, 0));
+	mark(late, 0, PAGES, 2 << 20);
+	noise(other, mib << 20);
+	printf("late, written: %zu\n", wrong(late, 0, PAGES, 2 << 20));
+	printf("early, still: %zu\n", wrong(early, 0, PAGES, 1 << 20));
+	in_child(early, 1 << 20);
+	in_child(late, 2 << 20);
+
+	char *place = mmap(NULL, PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	must(place != MAP_FAILED, "mmap");
+	char *moved = mremap(late, PAGES * PAGE, PAGES * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+	must(moved == place, "mremap");
+	printf("moved: %zu\n", wrong(moved, 0, PAGES, 2 << 20));
+
+	char *grown = mremap(moved, PAGES * PAGE, (PAGES + 16) * PAGE, MREMAP_MAYMOVE);
+	if (grown == MAP_FAILED)
+		fprintf(stderr, "grown: %s\n", strerror(errno));
+	else
+		moved = grown;
+	if (madvise(moved, PAGE, MADV_FREE))
+		fprintf(stderr, "freed: %s\n", strerror(errno));
+	printf("still: %zu\n", wrong(moved, 0, PAGES, 2 << 20));
+
+	must(mprotect(moved + 100 * PAGE, 50 * PAGE, PROT_READ) == 0, "mprotect");
+	for (int i = 0; i < 2; i++) {
+		must(madvise(moved + 80 * PAGE, 400 * PAGE, MADV_DONTNEED) == 0, "madvise");
+		printf("dropped: %zu\n", wrong(moved, 80, 480, 0));
+		mark(moved, 80, 100, 3 << 20);
+		mark(moved, 150, 480, 3 << 20);
+		noise(other, mib << 20);
+		printf("written again: %zu\n", wrong(moved, 80, 100, 3 << 20) + wrong(moved, 150, 480, 3 << 20));
+		printf("read only: %zu\n", wrong(moved, 100, 150, 0));
+		printf("around: %zu\n", wrong(moved, 0, 80, 2 << 20) + wrong(moved, 480, PAGES, 2 << 20));
+	}
+	must(mprotect(moved + 100 * PAGE, 50 * PAGE, prot) == 0, "mprotect");
+
+	must(mlock(early, 16 * PAGE) == 0, "mlock");
+	printf("locked: %d\n", madvise(early, 8 * PAGE, MADV_DONTNEED));
+	munlock(early, 16 * PAGE);
+	must(mmap(early + 200 * PAGE, 8 * PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED, "over");
+	size_t zeros = 0;
+	for (size_t i = 0; i < 8 * PAGE; i++)
+		zeros += early[200 * PAGE + i] == 0;
+	printf("mapped over: %zu\n", 8 * PAGE - zeros);
+	printf("beside: %zu\n", wrong(early, 0, 200, 1 << 20) + wrong(early, 208, PAGES, 1 << 20));
+
+	munmap(early, 100 * PAGE);
+	printf("the rest: %zu\n", wrong(early, 208, PAGES, 1 << 20));
+	munmap(early + 100 * PAGE, (PAGES - 100) * PAGE);
+	munmap(moved, (PAGES + 16) * PAGE);
+	printf("mappings left: %zu\n", mappings_of_file());
+	unlink("archive.bin");
+	return 0;
+}
