@@ -16,8 +16,9 @@
 //! Both costs have an allowance for what no clock of a fault sees. Each page that left by the pool has paid for its
 //! compression too. So the share may go down to nothing: then pages go past the pool, unless devices are full.
 //!
-//! For negative `x` nothing is known of the pages that would be missed then; as many for each frame
-//! are assumed as come back at once now. Where the pool is well below its limit there is no such
+//! For negative `x` nothing is known of the pages that would be missed then. As many for each frame
+//! are assumed as come back at once now, or as are touched while they wait to be stored, if that is more: with less
+//! memory those that wait now would be gone. Where the pool is well below its limit there is no such
 //! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the
 //! cheapest split, as the ranks are a guess that gets worse with distance.
 //!
@@ -59,6 +60,8 @@ pub struct PoolSplit {
     /// Faults by the rank of their page, halved now and then.
     ranks: [u16; RANKS],
     seen: u32,
+    /// Touches of pages that waited to be stored, halved as the ranks are.
+    staged_touches: u32,
     share: usize,
     /// Pages in a frame of the pool, in sixteenths, when it last held enough to tell.
     density: usize,
@@ -113,6 +116,7 @@ impl PoolSplit {
         Self {
             ranks: [0; RANKS],
             seen: 0,
+            staged_touches: 0,
             share: FIRST,
             density: 2 * 16,
             is_learned: false,
@@ -139,6 +143,21 @@ impl PoolSplit {
         if let Some(more) = faults.checked_add(1) {
             *faults = more;
             self.seen += 1;
+        }
+    }
+
+    /// A page that waited to be stored was touched.
+    pub fn record_staged_touch(&mut self) {
+        self.staged_touches = self.staged_touches.saturating_add(1);
+    }
+
+    /// Touches to expect of a step of pages that wait, where `staged` do now and as many as `resident` are resident. Of a few
+    /// nobody can tell.
+    fn touches_of_step(&self, staged: usize, resident: usize) -> u64 {
+        const FEW: usize = 256;
+        match staged * FEW >= resident {
+            true => u64::from(self.staged_touches) * (resident / SET) as u64 / staged as u64,
+            false => 0,
         }
     }
 
@@ -183,13 +202,14 @@ impl PoolSplit {
             *rank /= 2;
         }
         self.seen = 0;
+        self.staged_touches /= 2;
     }
 
-    /// Moves the share a step if that is worth it. In use are `resident` pages and `pool` frames, which hold
-    /// `density` pages each in sixteenths, of `budget` pages. True if it was moved.
+    /// Moves the share a step if that is worth it. In use are `resident` pages, `staged` ones that wait and `pool` frames,
+    /// which hold `density` pages each in sixteenths, of `budget` pages. True if it was moved.
     pub fn adjust(
         &mut self,
-        resident: usize,
+        (resident, staged): (usize, usize),
         pool: usize,
         density: usize,
         budget: usize,
@@ -202,6 +222,8 @@ impl PoolSplit {
         let far = near + costs.more.load(Relaxed);
         let through = near * THROUGH / 100;
         let all = self.ranks.iter().map(|n| u64::from(*n)).sum::<u64>();
+        let at_edge = u64::from(self.ranks[0].max(self.ranks[1]));
+        let at_edge = at_edge.max(self.touches_of_step(staged, resident));
         let grows = pool * 8 >= budget * self.share / WHOLE * 7;
         let cost = |share: usize| {
             let limit = budget * share / WHOLE;
@@ -214,7 +236,7 @@ impl PoolSplit {
             let hit = below(x);
             let in_pool = below(x + holds).max(hit);
             let steps = (-x).max(0) as u64 * SET as u64 / resident as u64;
-            let missed = steps * u64::from(self.ranks[0].max(self.ranks[1]));
+            let missed = steps * at_edge;
             let way = if share == 0 { 0 } else { through };
             (near + way) * (in_pool - hit + missed) + (far + way) * (all - in_pool)
         };
@@ -280,7 +302,7 @@ mod tests {
                     split.record_refault(pages, resident);
                 }
             }
-            split.adjust(resident, pool, density, budget, &costs);
+            split.adjust((resident, 0), pool, density, budget, &costs);
             split.check();
         }
         split.share
@@ -325,6 +347,26 @@ mod tests {
         assert!(poor < rich, "{poor} and {rich} sixteenths");
     }
 
+    /// No page comes back that left a moment ago, as those are still there. What is touched of them says that memory is
+    /// short.
+    #[test]
+    fn pages_touched_while_they_wait_are_worth_more_than_a_pool() {
+        let share_after = |touches: usize| {
+            let (mut split, costs) = (PoolSplit::new(), Costs::new());
+            split.share = 0;
+            for _ in 0..100 {
+                (0..ENOUGH).for_each(|n| split.record_refault(4 * 500 + n as usize, 8_000));
+                (0..touches).for_each(|_| split.record_staged_touch());
+                let pool = split.limit(8_000, 8_000);
+                split.adjust((8_000, 500), pool, 40, 8_000, &costs);
+                split.check();
+            }
+            split.share
+        };
+        assert!(share_after(0) > 0);
+        assert_eq!(share_after(2_000), 0);
+    }
+
     #[test]
     fn an_empty_pool_is_as_dense_as_it_was() {
         let mut split = PoolSplit::new();
@@ -339,7 +381,7 @@ mod tests {
         for _ in 0..ENOUGH - 1 {
             split.record_refault(0, 8000);
         }
-        assert!(!split.adjust(8000, 8000, 32, 16_000, &Costs::new()));
+        assert!(!split.adjust((8000, 0), 8000, 32, 16_000, &Costs::new()));
         assert_eq!(split.share, FIRST);
         assert_eq!(split.limit(16_000, 4_000), 13_000);
     }
@@ -349,7 +391,7 @@ mod tests {
         let (resident, pool) = (3_000, 13_000);
         let moved = |window: &usize| {
             (0..ENOUGH).for_each(|_| split.record_refault(rank(*window), resident));
-            split.adjust(resident, pool, 32, 16_000, &Costs::new())
+            split.adjust((resident, 0), pool, 32, 16_000, &Costs::new())
         };
         (0..most).find(moved).unwrap_or(most)
     }
@@ -379,7 +421,7 @@ mod tests {
         let mut split = PoolSplit::new();
         for _ in 0..1_000 {
             (0..ENOUGH).for_each(|_| split.record_refault(7_000, 8_000));
-            assert!(!split.adjust(8_000, 800, 32, 16_000, &Costs::new()));
+            assert!(!split.adjust((8_000, 0), 800, 32, 16_000, &Costs::new()));
         }
     }
 

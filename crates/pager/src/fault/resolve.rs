@@ -270,6 +270,7 @@ impl<K: Kernel> FaultService<K> {
         }
         if !window.stream {
             state.pages.touched_in_staging(page, age);
+            state.pool_split.record_staged_touch();
         }
         Ok(Brought {
             pages,

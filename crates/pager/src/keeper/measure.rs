@@ -60,9 +60,10 @@ impl<K: Kernel> Keeper<K> {
         let density = state.pool_split.density(memory.pool_pages as usize, data);
         let budget = state.charge.charged().max(0) as usize;
         let resident = state.pages.map().resident();
+        let staged = state.pages.staged_frames();
         state.offer.set_price(self.costs().price(density));
         state
             .pool_split
-            .adjust(resident, frames, density, budget, self.costs());
+            .adjust((resident, staged), frames, density, budget, self.costs());
     }
 }

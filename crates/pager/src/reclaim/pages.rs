@@ -192,9 +192,11 @@ impl Pages {
         self.queue.age(&self.map, page)
     }
 
-    /// How many pages that are out were evicted after this one, which is out too.
+    /// How many pages that are out were evicted after this one, which is out too, and do not wait any more: those that
+    /// wait are in memory.
     pub fn rank(&self, page: PageNumber) -> usize {
-        self.queue.rank(&self.map, page)
+        let later = self.queue.rank(&self.map, page);
+        later.saturating_sub(self.staging.staged_frames())
     }
 
     /// A page was touched, not in a scan, and came back `age` epochs after its eviction.
@@ -666,7 +668,10 @@ impl Pages {
     /// A staged one was copied there.
     pub fn carry(&mut self, from: PageNumber, to: PageNumber) -> Option<EntryId> {
         let (page, entry) = match self.map.get(from) {
-            Page::Staged(frame) => (Page::Resident(None), self.staging.stored(frame)),
+            Page::Staged(frame) => {
+                self.queue.no_longer_out(&self.map, from, 1);
+                (Page::Resident(None), self.staging.stored(frame))
+            }
             Page::Resident(copy) => (Page::Resident(None), copy),
             page => (page, None),
         };

@@ -24,7 +24,7 @@
 //! the one that was touched get no heat by that.
 //!
 //! A page's *rank*, for the split between resident pages and pool (`pool_split`), is the number of pages that are
-//! out and were evicted after it. With so many frames more it would have been resident. Its age says something
+//! out and were evicted after it, without those that still wait to be stored. With so many frames more it would have been resident. Its age says something
 //! else: a few pages that come and go make all others old.
 //!
 //! Units of which nothing may leave wait in a queue of their own. Both queues go round in the same time, so that
