@@ -571,6 +571,25 @@ fn private_mappings_of_files() {
     }
 }
 
+/// A program asks for more than there is room for, and fills it in less time than the tree takes to begin to page.
+#[test]
+fn memory_that_is_filled_faster_than_paging_begins() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("filled");
+    let words = [program.as_os_str(), "at_once".as_ref(), "720".as_ref()];
+    let job = Job::new(words).time_limit(Duration::from_secs(30));
+    let alone = free(&job, "at once");
+    for _ in 0..2 {
+        let managed = Under::budget(360 * MIB).run(&job);
+        managed.assert_same(&alone, "at once");
+        managed.assert_paged_within_budget("at once");
+        managed.assert_close_to_budget(8 * MIB, "at once");
+        managed.assert_quiet("at once");
+    }
+}
+
 /// Where io_uring is refused nobody has looked at what the program gives with the call: nothing, here.
 #[test]
 fn a_look_for_io_uring_without_parameters() {

@@ -1,6 +1,7 @@
 /* Memory that the kernel would fill as a whole:
  *   filled populate MIB   mapped with MAP_POPULATE
  *   filled locked         locked, and larger in place
+ *   filled at_once MIB    mapped, a third first and the rest then, and filled as fast as can be with huge pages
  *   filled stack MIB      given to a thread as its stack, which uses little of it; as much is filled elsewhere
  * Prints what is there, which is the same wherever it runs. */
 #define _GNU_SOURCE
@@ -85,6 +86,14 @@ int main(int argc, char **argv)
 		must(p != MAP_FAILED, "mremap");
 		check("moved", p, 0, pages);
 		check("beyond", p + len, pages, pages);
+	} else if (!strcmp(argv[1], "at_once")) {
+		size_t first = pages / 3;
+		char *p = memory(first * PAGE, 0);
+		number(p, 0, first);
+		char *q = memory((pages - first) * PAGE, 0);
+		number(q, 0, pages - first);
+		check("first", p, 0, first);
+		check("then", q, 0, pages - first);
 	} else {
 		pthread_attr_t attributes;
 		pthread_t id;

@@ -6,10 +6,11 @@
 //!
 //! Memory is filled faster than a keeper comes to run, and many small processes that begin together are as much as
 //! one that is large. So a process that grows to [`WAIT_MIN`] waits to be let into the tree, which mostly has
-//! happened by then. It also waits to be paged in three cases:
+//! happened by then. It also waits to be paged in four cases:
 //!
 //! - the tree holds others back (`Member::delays_growth`)
 //! - it alone has more than the tree may have before it pages
+//! - it asks for more at once than the tree has room for (`Member::outgrows`), and may fill that before anybody looks
 //! - its growth does not fit beside that of others (`Member::lets_grow`): processes that begin together would else all
 //!   grow before one of them has been measured
 //!
@@ -109,7 +110,10 @@ impl<K: Kernel> Pager<K> {
         let waits = || match self.fork.watching() {
             _ if self.process().is_some() => false,
             Some(member) => {
-                member.delays_growth() || member.overdue(has) || !member.lets_grow(has, more)
+                member.delays_growth()
+                    || member.overdue(has)
+                    || member.outgrows(has, more)
+                    || !member.lets_grow(has, more)
             }
             // The supervisor has not answered yet.
             None => self.lifecycle.had_keeper(),

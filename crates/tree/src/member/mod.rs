@@ -264,6 +264,11 @@ impl Member {
         self.table.lets_grow(self.slot(), signed(has), signed(more))
     }
 
+    /// Whether this process, which has so many pages and does not page yet, asks for `more` at once than there is room for.
+    pub fn outgrows(&self, has: u64, more: u64) -> bool {
+        self.table.outgrows(self.slot(), signed(has), signed(more))
+    }
+
     /// Charges `pages` if they fit. If not, [`wait`](Self::wait) returns when there is room
     /// or may be. Every call writes lines shared by all processes: keep a stock and call
     /// for dozens of pages at a time.

@@ -110,6 +110,15 @@ impl Table {
         fits
     }
 
+    /// Whether `me`, which has so many pages, asks for `more` at once than the tree has room for. It may fill them faster
+    /// than the tree begins to page.
+    pub fn outgrows(&self, me: SlotNumber, has: i64, more: i64) -> bool {
+        let measured = self.slot(me).measured.load(SeqCst);
+        let own = has.saturating_add(more).saturating_sub(measured);
+        let room = self.budget.load(Relaxed).saturating_sub(self.in_use());
+        more > LET_GROW && own > room
+    }
+
     /// Notes what is in use while this is charged under this limit, as far as that is known: what
     /// only seems to be is none of it.
     pub fn note_peak(&self, charged: i64, limit: i64) {
@@ -458,6 +467,21 @@ mod tests {
         let late = table.slot(c).let_grow_ns.load(SeqCst) - LET_GROW_NS - 1;
         table.slot(c).let_grow_ns.store(late, SeqCst);
         assert!(table.lets_grow(a, 400, 200));
+    }
+
+    /// What is asked for at once is compared with all the room there is, and what was measured counts once.
+    #[test]
+    fn more_than_there_is_room_for_at_once() {
+        let budget = 10 * LET_GROW;
+        let (table, _fd) = Table::create(budget as u64, Config::default()).unwrap();
+        let me = table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
+        assert!(!table.outgrows(me, 100, budget - 100));
+        assert!(table.outgrows(me, 100, budget - 99));
+        table.slot(me).measured.store(4 * LET_GROW, SeqCst);
+        table.limit.0.fetch_sub(4 * LET_GROW, SeqCst);
+        assert!(!table.outgrows(me, 4 * LET_GROW, 6 * LET_GROW));
+        assert!(table.outgrows(me, 5 * LET_GROW, 6 * LET_GROW));
+        assert!(!table.outgrows(me, budget, LET_GROW), "bit by bit");
     }
 
     /// Each of the two fits alone.
