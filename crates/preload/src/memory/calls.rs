@@ -21,13 +21,8 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // What is mapped without a reservation is filled bit by bit, if at all.
-    let map = match flags & libc::MAP_NORESERVE {
-        0 => hooks::mmap,
-        _ => hooks::reserve,
-    };
     // SAFETY: the caller answers for the call, here and in each wrapper below.
-    address(|| unsafe { map(addr as usize, len, prot, flags, fd, offset) })
+    address(|| unsafe { hooks::mmap(addr as usize, len, prot, flags, fd, offset) })
 }
 
 /// # Safety
