@@ -27,7 +27,7 @@ impl<K: Kernel> FaultService<K> {
     pub fn wanted_room(&self, from: Time) {
         let work = self.lock().pages.work();
         let lasted = self.stall.lasted(from, self.now(), work);
-        let needs_more = || self.stays() + WORK > self.member.budget();
+        let needs_more = || self.stays().0 + WORK > self.member.budget();
         if lasted.in_all > GIVE_UP || lasted.check_due && needs_more() {
             self.out_of_memory();
         }
@@ -37,14 +37,14 @@ impl<K: Kernel> FaultService<K> {
     /// limit would.
     fn out_of_memory(&self) -> ! {
         let mib = |pages: u64| (pages * PAGE_SIZE as u64).div_ceil(1 << 20);
-        let (budget, least) = (self.member.budget(), self.stays() + WORK);
-        if least > budget {
+        let (budget, (stays, to_come)) = (self.member.budget(), self.stays());
+        if stays + WORK > budget {
             self.fail(&format!(
                 "{OUT_OF_MEMORY}of a budget of {} MiB this process has {} MiB by now that cannot be \
                  swapped out (stacks, code, locked memory); give --memory at least {}M",
                 mib(budget),
-                mib(least - WORK),
-                mib(least)
+                mib(stays),
+                mib(stays + to_come + WORK)
             ))
         }
         if self.swap.file_limited() {
@@ -79,19 +79,25 @@ impl<K: Kernel> FaultService<K> {
         ))
     }
 
-    /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere.
-    fn stays(&self) -> u64 {
+    /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere; and those that it
+    /// locked, and that are not there yet.
+    fn stays(&self) -> (u64, u64) {
         let mut state = self.lock();
         self.measure(&mut state);
         let kept = state.ranges.all().filter(|r| r.attributes.stays());
-        let mut pages = state.charge.unmanaged();
+        let (mut pages, mut to_come) = (state.charge.unmanaged(), 0);
         for range in kept {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+            let mut there = 0;
             state.pages.map().each(first, end, |_, page| {
-                pages += u64::from(matches!(page, Page::Resident(_)));
+                there += u64::from(matches!(page, Page::Resident(_)));
                 Continue(())
             });
+            pages += there;
+            if range.attributes.locked {
+                to_come += (end.0 - first.0) as u64 - there;
+            }
         }
-        pages
+        (pages, to_come)
     }
 }
