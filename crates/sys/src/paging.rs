@@ -254,10 +254,31 @@ pub trait Kernel: Sync + Sized + 'static {
     fn file_size(&self, _fd: i32) -> Option<u64> {
         None
     }
-    /// Reads of such a file until `out` is full or the file ends: the bytes read.
-    fn read_file(&self, _fd: i32, _out: &mut [u8], _offset: u64) -> Result<usize, Errno> {
+    /// Reads of such a file, until `len` bytes from `to` on are full or the file ends: the bytes read. That memory is the
+    /// program's, and may be written. It is not registered, or the caller is a thread of the program that holds no lock.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory.
+    unsafe fn read_file(
+        &self,
+        _fd: i32,
+        _offset: u64,
+        _to: usize,
+        _len: usize,
+    ) -> Result<usize, Errno> {
         Err(Errno(libc::EBADF))
     }
+    /// Such a file among memory of the pager's own, to be read. A forked child has it too.
+    fn map_file(&self, _fd: i32, _offset: u64, _len: usize) -> Result<usize, Errno> {
+        Err(Errno(libc::EBADF))
+    }
+    /// Such a mapping, or a part of it, was moved to another place.
+    fn let_file_go(&self, _start: usize, _len: usize) {}
+    /// Unmaps such a mapping, or a part of it.
+    ///
+    /// # Safety
+    /// Nobody uses it.
+    unsafe fn unmap_file(&self, _start: usize, _len: usize) {}
     /// `mlock2(2)`.
     fn mlock(&self, addr: usize, len: usize, flags: i32) -> Result<(), Errno>;
     /// `munlock(2)`.
@@ -292,6 +313,7 @@ pub trait Kernel: Sync + Sized + 'static {
     fn give_heap_back(&self);
     /// The same of the calling task's stack.
     fn give_stack_back(&self) {}
+
     /// Writes to memory of the program that is mapped and may be written. It is not registered, or the caller is a thread
     /// of the program that holds no lock.
     ///

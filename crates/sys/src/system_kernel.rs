@@ -450,11 +450,29 @@ impl Kernel for SystemKernel {
     fn file_size(&self, fd: i32) -> Option<u64> {
         file::size_on_disk(fd)
     }
-    fn read_file(&self, fd: i32, out: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        // SAFETY: as above.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        file::read_up_to(fd, out, offset).map_err(|error| Errno(error.raw_os_error()))
+    unsafe fn read_file(
+        &self,
+        fd: i32,
+        offset: u64,
+        to: usize,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        // SAFETY: by the caller's contract the memory is there, and nobody else's.
+        let into = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) };
+        file::read_up_to(programs_file(fd), into, offset)
+            .map_err(|error| Errno(error.raw_os_error()))
     }
+    fn map_file(&self, fd: i32, offset: u64, len: usize) -> Result<usize, Errno> {
+        OWN.map_private_file(programs_file(fd), offset, len)
+    }
+    fn let_file_go(&self, start: usize, len: usize) {
+        OWN.let_go(start, len);
+    }
+    unsafe fn unmap_file(&self, start: usize, len: usize) {
+        // SAFETY: as above.
+        let _ = unsafe { OWN.unmap(start, len) };
+    }
+
     unsafe fn write_memory(&self, to: usize, from: &[u8]) {
         // SAFETY: by the caller's contract the memory is there and nobody else's.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
@@ -469,4 +487,10 @@ impl Kernel for SystemKernel {
     fn pinned_pages(&self) -> Option<u64> {
         proc::pinned_pages()
     }
+}
+
+/// A descriptor that the program gave with a call, for the time of that call.
+fn programs_file(fd: i32) -> BorrowedFd<'static> {
+    // SAFETY: used for calls alone, which say so if it is none.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }

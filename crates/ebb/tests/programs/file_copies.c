@@ -90,6 +90,19 @@ static size_t mappings_of_file(void)
 	return count;
 }
 
+static int is_file_at(const char *p)
+{
+	char line[4096], start[32];
+	int found = 0;
+	snprintf(start, sizeof start, "%zx-", (size_t)p);
+	FILE *maps = fopen("/proc/self/maps", "r");
+	must(maps != NULL, "maps");
+	while (fgets(line, sizeof line, maps))
+		found |= strncmp(line, start, strlen(start)) == 0 && strstr(line, "archive.bin") != NULL;
+	fclose(maps);
+	return found;
+}
+
 static void in_child(char *p, size_t what)
 {
 	fflush(stdout);
@@ -105,6 +118,58 @@ static void in_child(char *p, size_t what)
 	int status;
 	must(waitpid(child, &status, 0) == child, "waitpid");
 	printf("child: %d\n", status);
+}
+
+/* Mappings of the file beside what the program maps and unmaps. */
+static void beside(int fd)
+{
+	int prot = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS;
+	size_t len = PAGES * PAGE;
+	/* A hole of the program's: what it maps there later is not the pager's. */
+	char *hole = mmap(NULL, len, PROT_NONE, anon, -1, 0);
+	must(hole != MAP_FAILED, "mmap");
+	munmap(hole, len);
+	char *file = mmap(NULL, len, prot, MAP_PRIVATE, fd, 0);
+	must(file != MAP_FAILED, "mmap");
+	char *inside = file == hole ? file : mmap(hole, len, prot, anon | MAP_FIXED_NOREPLACE, -1, 0);
+	must(inside == hole, "mmap into a hole");
+	mark(inside, 0, PAGES, 5 << 20);
+	if (file != hole)
+		munmap(file, len);
+	size_t word;
+	memcpy(&word, inside + 40, sizeof word);
+	printf("in a hole: %zu\n", word >> 20);
+	/* Over it, twice: it is in use, then it is a file. Another thread may see it at any moment: it is not copied. */
+	for (int i = 0; i < 2; i++) {
+		must(mmap(inside, len, prot, MAP_PRIVATE | MAP_FIXED, fd, 0) == inside, "mmap over it");
+		printf("in use: %zu %d\n", wrong(inside, 0, PAGES, 0), is_file_at(inside));
+	}
+	munmap(inside, len);
+
+	size_t odd = ((size_t)1 << 20) + 100;
+	file = mmap(NULL, odd, prot, MAP_PRIVATE, fd, 0);
+	must(file != MAP_FAILED, "mmap");
+	printf("an odd length: %zu\n", wrong(file, 0, 257, 0));
+	must(munmap(file, odd) == 0, "munmap");
+
+	/* Neighbours, the first one mapped last; and in the other order. */
+	size_t half = PAGES / 2 * PAGE;
+	for (int first = 0; first < 2; first++) {
+		char *both = mmap(NULL, 2 * half, PROT_NONE, anon, -1, 0);
+		must(both != MAP_FAILED, "mmap");
+		for (int i = 0; i < 2; i++) {
+			size_t at = i == first ? 0 : half;
+			must(mmap(both + at, half, prot, MAP_PRIVATE | MAP_FIXED, fd, half - at) == both + at, "mmap");
+		}
+		memset(both + half - PAGE, 1, 2 * PAGE);
+		must(madvise(both + PAGE, 2 * half - 2 * PAGE, MADV_DONTNEED) == 0, "madvise");
+		size_t bad = wrong(both + half, 0, PAGES / 2, 0);
+		munmap(both + half, half);
+		for (size_t k = 0; k < half; k++)
+			bad += (unsigned char)both[k] != of_file(half + k);
+		printf("neighbours: %zu\n", bad);
+		munmap(both, half);
+	}
 }
 
 int main(int argc, char **argv)
@@ -133,6 +198,7 @@ int main(int argc, char **argv)
 
 	char *late = mmap(NULL, PAGES * PAGE, prot, MAP_PRIVATE, fd, 0);
 	must(late != MAP_FAILED, "mmap");
+	beside(fd);
 	close(fd);
 	printf("late: %zu\n", wrong(late, 0, PAGES, 0));
 	mark(late, 0, PAGES, 2 << 20);
@@ -172,7 +238,11 @@ int main(int argc, char **argv)
 
 	must(mlock(early, 16 * PAGE) == 0, "mlock");
 	printf("locked: %d\n", madvise(early, 8 * PAGE, MADV_DONTNEED));
+	must(madvise(early, 8 * PAGE, 24 /* MADV_DONTNEED_LOCKED */) == 0, "madvise of locked memory");
+	printf("dropped: %zu\n", wrong(early, 0, 8, 0) + wrong(early, 8, 16, 1 << 20));
 	munlock(early, 16 * PAGE);
+	mark(early, 0, 8, 1 << 20);
+	printf("wiped: %d\n", madvise(early, PAGE, MADV_WIPEONFORK));
 	must(mmap(early + 200 * PAGE, 8 * PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED, "over");
 	size_t zeros = 0;
 	for (size_t i = 0; i < 8 * PAGE; i++)

@@ -60,6 +60,17 @@ static void map_over(void)
 	munmap(at, 64 << 10);
 }
 
+/* A file of 2 MiB. */
+static int file;
+
+static void map_file(void)
+{
+	char *at = mmap(NULL, 2 << 20, READ_WRITE, MAP_PRIVATE, file, 0);
+	must(at != MAP_FAILED, "mmap of a file");
+	at[0] = 1;
+	munmap(at, 2 << 20);
+}
+
 static void protect(void)
 {
 	char *at = mapping(256 << 10);
@@ -152,6 +163,7 @@ static const struct call {
 	{ "realloc", allocate_again },
 	{ "mmap", map_and_unmap },
 	{ "mmap-fixed", map_over },
+	{ "mmap-file", map_file },
 	{ "mprotect", protect },
 	{ "mremap", move },
 	{ "madvise", advise },
@@ -231,6 +243,9 @@ int main(int argc, char **argv)
 	size_t bytes = (argc > 1 ? strtoul(argv[1], NULL, 0) : 96) << 20;
 	/* Not from malloc, so that the first of it is on a small stack too. */
 	unsigned char *block = mmap(NULL, AROUND + LARGEST + AROUND, READ_WRITE, PRIVATE, -1, 0);
+	char name[] = "/var/tmp/stacks-XXXXXX";
+	file = mkstemp(name);
+	must(file >= 0 && unlink(name) == 0 && ftruncate(file, 2 << 20) == 0, "a file");
 	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_ONSTACK };
 	sigaction(SIGUSR1, &action, NULL);
 	all(block, "small");

@@ -182,6 +182,17 @@ impl Ranges {
             .is_some_and(|(_, &(e, _))| e > start)
     }
 
+    /// The parts of `start..end` that are copies of files, and their shadows.
+    pub fn shadows(&self, start: usize, end: usize) -> impl Iterator<Item = (Range, Shadow)> {
+        let shadow = |range: Range| Some((range, range.attributes.shadow?));
+        self.within(start, end).filter_map(shadow)
+    }
+
+    /// Whether any part of `start..end` is a copy of a file.
+    pub fn has_copies(&self, start: usize, end: usize) -> bool {
+        self.shadows(start, end).next().is_some()
+    }
+
     /// The ranges that overlap `start..end`, cut to it.
     pub fn within(&self, start: usize, end: usize) -> impl Iterator<Item = Range> {
         let first = self

@@ -2,9 +2,12 @@
 //! have them, so what the program writes there could never leave. Java writes all of its archive, as it moves it.
 //!
 //! # Protocol
-//! The call maps anonymous memory instead, and copies the file's bytes into it before it returns: until then nobody
-//! knows of that memory. It is managed like any other. The file is mapped too, elsewhere and unread: its *shadow*. The
-//! range knows how far away that is (`Attributes::shadow`).
+//! The call maps anonymous memory instead, and reads the file into it before it returns: until then nobody knows of that
+//! memory. It is managed like any other. The file is mapped too, among memory of ours: its *shadow*, which nobody reads.
+//! The range knows how far away that is (`Attributes::shadow`).
+//!
+//! Over what is mapped already (MAP_FIXED) the file is copied only if that is managed and may not be touched (PROT_NONE).
+//! Of other memory another thread would see zeros for a moment.
 //!
 //! Where the program drops pages (MADV_DONTNEED) the file's bytes are to be there again. The shadow is moved there, and
 //! the pages are not managed any more. It is unmapped with the range, and goes along when that moves.
@@ -18,15 +21,13 @@ use crate::map::ranges::{Attributes, InChild, Range, Ranges, Shadow};
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
+use crate::syscalls::mlock::ON_FAULT;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
 
 /// Sizes of mappings that are copied. Little is gained with smaller ones. Of larger ones little may ever be written, and
 /// the page cache gives the rest back at once.
 const SIZES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
-
-/// So much is copied at a time: it lies on the program's stack.
-const STEP: usize = 8 << 10;
 
 /// Flags of the call that say where the memory is to be.
 const PLACE: i32 =
@@ -61,13 +62,12 @@ pub fn refuses_remap(
     bytes: usize,
     flags: i32,
 ) -> Option<i32> {
-    let is_copy = |range: Range| range.attributes.shadow.is_some();
     let error = match flags & libc::MREMAP_DONTUNMAP {
         0 if bytes <= area.1 - area.0 => return None,
         0 => libc::ENOMEM,
         _ => libc::EINVAL,
     };
-    ranges.within(area.0, area.1).any(is_copy).then_some(error)
+    ranges.has_copies(area.0, area.1).then_some(error)
 }
 
 impl<K: Kernel> Pager<K> {
@@ -79,57 +79,77 @@ impl<K: Kernel> Pager<K> {
         flags: i32,
         (fd, offset): (i32, i64),
     ) -> Option<Outcome<usize>> {
-        if !may_copy(prot, flags, len) || !self.wanted() || self.is_child() {
+        let replaces = flags & libc::MAP_FIXED != 0;
+        if !may_copy(prot, flags, len)
+            || !self.wanted()
+            || self.is_child()
+            || replaces && !self.is_reserved(addr, len)
+        {
             return None;
         }
         let offset = u64::try_from(offset).ok()?;
         let rest = self.kernel.file_size(fd)?.checked_sub(offset)?;
+        let len = page_up(len);
         let bytes = len.min(usize::try_from(rest).ok()?);
+        // Pages behind the end of a file are no memory.
+        if page_up(bytes) < len {
+            return None;
+        }
+        let shadow = self.kernel.map_file(fd, offset, len).ok()?;
         let file = File {
             fd,
             offset,
             bytes,
-            len: page_up(len),
-            shadow: self.map_shadow(len, fd, offset)?,
+            len,
+            shadow,
         };
-        let unmap = || {
-            // SAFETY: just mapped, and nobody knows of it.
-            let _ = unsafe { self.kernel.munmap(file.shadow, file.len) };
-        };
-        // What lies behind the end of the file is no memory.
-        if page_up(bytes) < file.len {
-            unmap();
-            return None;
-        }
         let place = flags & PLACE | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: the caller answers for the system call.
         let mapped = unsafe { self.mmap(addr, len, prot, place, -1, 0) };
-        match mapped {
-            Ok(start) => self.copy_in(start, &file),
-            Err(_) => unmap(),
+        if mapped.is_err() {
+            // SAFETY: just mapped, and nobody knows of it.
+            unsafe { self.kernel.unmap_file(shadow, len) };
         }
-        Some(mapped)
+        match mapped {
+            // Without a shadow there may be room.
+            Err(libc::ENOMEM) => None,
+            Err(error) => Some(Err(error)),
+            Ok(start) => Some(self.copy_in(start, &file).map(|()| start)),
+        }
     }
 
-    fn map_shadow(&self, len: usize, fd: i32, offset: u64) -> Option<usize> {
-        let offset = i64::try_from(offset).ok()?;
-        let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);
-        // SAFETY: replaces nothing.
-        unsafe { self.kernel.mmap(0, len, prot, flags, fd, offset) }.ok()
+    /// Whether such an area is managed, and nobody may touch it.
+    fn is_reserved(&'static self, start: usize, len: usize) -> bool {
+        let end = start.saturating_add(page_up(len));
+        self.kernel.on_own_stack(move || {
+            let state = self.lock();
+            let reserved = |range: &Range| range.attributes.protection == libc::PROT_NONE;
+            let ranges = state.ranges.within(start, end).filter(reserved);
+            ranges.map(|range| range.end - range.start).sum::<usize>() == end - start
+        })
     }
 
     /// Fills memory that was just mapped. Where the file cannot be read its mapping takes the memory's place.
-    fn copy_in(&'static self, start: usize, file: &File) {
+    ///
+    /// # Errors
+    /// ENOMEM: nor can that be; nothing is mapped.
+    fn copy_in(&'static self, start: usize, file: &File) -> Outcome<()> {
         let (end, shadow) = (start + file.len, Shadow(file.shadow.wrapping_sub(start)));
         self.admit_filled(file.len);
         self.kernel.on_own_stack(move || {
             let mark = |a: &mut Attributes| a.shadow = Some(shadow);
             self.change(&mut self.lock(), start, end, mark);
         });
-        if self.fill_from(start, file) {
-            return;
+        // SAFETY: mapped by this call, and known to nobody else yet.
+        let read = unsafe {
+            self.kernel
+                .read_file(file.fd, file.offset, start, file.bytes)
+        };
+        // Else the file has become shorter, or the disk has an error.
+        if read == Ok(file.bytes) {
+            return Ok(());
         }
-        let _: Outcome<()> = self.kernel.on_own_stack(move || {
+        let uncovered: Outcome<()> = self.kernel.on_own_stack(move || {
             let mut state = self.before_drop(self.lock(), start, end)?;
             let range = state.ranges.find(start).ok_or(libc::ENOMEM)?;
             let piece = Range {
@@ -139,76 +159,103 @@ impl<K: Kernel> Pager<K> {
             };
             self.uncover(&mut state, piece, shadow)
         });
-    }
-
-    /// False if the file has become shorter, or the disk has an error.
-    fn fill_from(&self, start: usize, file: &File) -> bool {
-        let mut buffer = [0; STEP];
-        let mut done = 0;
-        while done < file.bytes {
-            let wanted = STEP.min(file.bytes - done);
-            let out = &mut buffer[..wanted];
-            if self
-                .kernel
-                .read_file(file.fd, out, file.offset + done as u64)
-                != Ok(wanted)
-            {
-                return false;
-            }
-            // SAFETY: mapped by this call, and known to nobody else yet.
-            unsafe { self.kernel.write_memory(start + done, out) };
-            done += wanted;
+        if uncovered.is_err() {
+            // SAFETY: as above.
+            let _ = unsafe { self.munmap(start, file.len) };
         }
-        true
+        uncovered
     }
 
     /// The program advises that the content of a copy be dropped, and nothing of it is in transit.
     ///
     /// # Errors
-    /// EINVAL: the kernel advises no such thing for mappings of files, or locked ones; ENOMEM: it has no room for one
-    /// more mapping.
+    /// EINVAL: the kernel advises no such thing for mappings of files, or locked ones. Or the pager does not know how the
+    /// memory is protected. ENOMEM: there is no room for one more mapping.
     pub(crate) fn drop_copy(
         &'static self,
         state: &mut Locked,
         piece: Range,
         advice: i32,
     ) -> Outcome<()> {
-        match piece.attributes.shadow {
-            Some(shadow) if advice == libc::MADV_DONTNEED && !piece.attributes.locked => {
-                self.uncover(state, piece, shadow)
-            }
+        let Attributes {
+            shadow,
+            locked,
+            pinned,
+            ..
+        } = piece.attributes;
+        let drops = match advice {
+            libc::MADV_DONTNEED => !locked,
+            libc::MADV_DONTNEED_LOCKED => true,
+            _ => false,
+        };
+        match shadow {
+            // Under a protection key.
+            _ if pinned => Err(libc::EINVAL),
+            Some(shadow) if drops => self.uncover(state, piece, shadow),
             _ => Err(libc::EINVAL),
         }
     }
 
     /// The shadow takes the place of memory, which is forgotten.
     fn uncover(&'static self, state: &mut Locked, piece: Range, shadow: Shadow) -> Outcome<()> {
-        const MOVES: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let (start, len) = (piece.start, piece.end - piece.start);
         let from = shadow.of(start);
-        // SAFETY: the shadow is the pager's, and what it replaces is what the program gives up.
+        // SAFETY: the shadow is the pager's.
         unsafe {
             self.kernel
                 .mprotect(from, len, piece.attributes.protection)
-                .and_then(|()| self.kernel.mremap(from, len, len, MOVES, start))
                 .map_err(errno)?;
-            if piece.attributes.in_child == InChild::Absent {
-                let _ = self.kernel.madvise(start, len, libc::MADV_DONTFORK);
-            }
         }
-        state.ranges.change(start, piece.end, |a| a.shadow = None);
-        self.forget(state, start, piece.end);
+        let moved = self.move_each(from, start, len, 0);
+        let bytes = match moved {
+            Ok(()) => len,
+            Err((bytes, _)) => bytes,
+        };
+        if piece.attributes.in_child == InChild::Absent {
+            // SAFETY: advice that changes no content.
+            let _ = unsafe { self.kernel.madvise(start, bytes, libc::MADV_DONTFORK) };
+        }
+        if piece.attributes.locked {
+            // That it is locked is the kernel's business from now on.
+            let _ = self.kernel.mlock(start, bytes, ON_FAULT);
+        }
+        self.kernel.let_file_go(from, bytes);
+        state
+            .ranges
+            .change(start, start + bytes, |a| a.shadow = None);
+        self.forget(state, start, start + bytes);
+        moved.map_err(|(_, error)| errno(error))
+    }
+
+    /// Why the memory of an area is not protected so, if it is not: a file may be one that is not to be executed.
+    ///
+    /// # Errors
+    /// EACCES.
+    pub(crate) fn protect_shadows(
+        &self,
+        ranges: &Ranges,
+        (start, end): (usize, usize),
+        prot: i32,
+    ) -> Outcome<()> {
+        if prot & libc::PROT_EXEC == 0 {
+            return Ok(());
+        }
+        for (range, shadow) in ranges.shadows(start, end) {
+            let len = range.end - range.start;
+            // SAFETY: the shadow is the pager's.
+            unsafe { self.kernel.mprotect(shadow.of(range.start), len, prot) }.map_err(errno)?;
+        }
         Ok(())
     }
 
     /// Unmaps the shadows of what is to be forgotten.
     pub(crate) fn unmap_shadows(&self, ranges: &Ranges, start: usize, end: usize) {
-        for range in ranges.within(start, end) {
-            if let Some(shadow) = range.attributes.shadow {
-                let len = range.end - range.start;
-                // SAFETY: the pager's own, of which nobody else knows.
-                let _ = unsafe { self.kernel.munmap(shadow.of(range.start), len) };
-            }
+        for (range, shadow) in ranges.shadows(start, end) {
+            // SAFETY: the pager's own, of which nobody else knows.
+            unsafe {
+                self.kernel
+                    .unmap_file(shadow.of(range.start), range.end - range.start)
+            };
         }
     }
 }

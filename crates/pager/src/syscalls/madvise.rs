@@ -162,6 +162,9 @@ impl<K: Kernel> Pager<K> {
                     // SAFETY: as above.
                     return unsafe { self.drop_content(state, addr, end, advice) };
                 }
+                libc::MADV_WIPEONFORK if state.ranges.has_copies(addr, end) => {
+                    return Err(libc::EINVAL);
+                }
                 libc::MADV_DONTFORK
                 | libc::MADV_DOFORK
                 | libc::MADV_WIPEONFORK

@@ -186,7 +186,7 @@ impl<K: Kernel> Pager<K> {
             return Ok(false);
         }
         // With the lock held: what is registered must stay known.
-        if self.process().is_none() {
+        if self.process().is_none() && !state.ranges.has_copies(start, end) {
             self.forget(&mut state, start, end);
             return Ok(false);
         }

@@ -269,6 +269,7 @@ impl<K: Kernel> Pager<K> {
         let mut state = self.lock();
         if state.ranges.overlaps(addr, end) {
             state = self.settled(state, addr, end)?;
+            self.protect_shadows(&state.ranges, (addr, end), prot)?;
         }
         // SAFETY: the caller answers for the system call.
         let protected = unsafe { self.kernel.mprotect(addr, len, prot) };

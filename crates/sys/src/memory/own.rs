@@ -224,12 +224,16 @@ pub static OWN: OwnMappings = OwnMappings {
 /// The content of a mapping.
 #[derive(Clone, Copy)]
 struct Content {
+    protection: c_int,
     flags: c_int,
     file: c_int,
     offset: u64,
 }
 
+const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
 const ZEROS: Content = Content {
+    protection: READ_WRITE,
     flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
     file: -1,
     offset: 0,
@@ -239,10 +243,10 @@ impl Content {
     /// At `place`, or where the kernel likes.
     fn map(self, place: Option<usize>, len: usize) -> Result<usize, Errno> {
         let fixed = place.map_or(0, |_| libc::MAP_FIXED_NOREPLACE);
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
         let (at, flags) = (place.unwrap_or(0), self.flags | fixed);
+        let offset = self.offset as i64;
         // SAFETY: nobody uses the addresses: it replaces nothing.
-        unsafe { super::mmap(at, len, protection, flags, self.file, self.offset as i64) }
+        unsafe { super::mmap(at, len, self.protection, flags, self.file, offset) }
     }
 }
 
@@ -290,7 +294,27 @@ impl OwnMappings {
         flags: c_int,
     ) -> Result<usize, Errno> {
         let content = Content {
+            protection: READ_WRITE,
             flags: libc::MAP_SHARED | flags,
+            file: file.as_raw_fd(),
+            offset,
+        };
+        self.map_new(len, content, InChild::Present)
+    }
+
+    /// Part of a file, to be read.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_private_file(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<usize, Errno> {
+        let content = Content {
+            protection: libc::PROT_READ,
+            flags: libc::MAP_PRIVATE,
             file: file.as_raw_fd(),
             offset,
         };
@@ -350,7 +374,7 @@ impl OwnMappings {
         })
     }
 
-    /// A range of ours is the kernel's to unmap from now on.
+    /// A range of ours is the kernel's to unmap from now on, or was moved away.
     pub fn let_go(&self, start: usize, len: usize) {
         self.with(|listed| listed.remove(start, start + len));
     }
