@@ -571,6 +571,21 @@ fn private_mappings_of_files() {
     }
 }
 
+/// A program may have functions of these names, and other libraries have answers of their own: ours are the system's.
+#[test]
+fn functions_of_the_program_that_are_named_as_libcs() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("own_names").as_os_str(), "96".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "own names");
+    let managed = Under::budget(48 * MIB).run(&job);
+    managed.assert_same(&alone, "own names");
+    managed.assert_paged_within_budget("own names");
+    managed.assert_quiet("own names");
+}
+
 /// A program asks for more than there is room for, and fills it in less time than the tree takes to begin to page.
 #[test]
 fn memory_that_is_filled_faster_than_paging_begins() {

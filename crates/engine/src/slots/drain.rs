@@ -68,6 +68,14 @@ pub enum Drain {
     Done,
 }
 
+/// Pages of a run that were moved one by one.
+#[derive(Default)]
+struct MovedEach {
+    moved: usize,
+    /// Flag: some could not be read or written.
+    failed: bool,
+}
+
 impl Devices {
     /// Clusters that hold nothing but bad slots are on no list of free ones: they go back too.
     fn give_up_the_rest(&self, device: &Device) {
@@ -116,13 +124,13 @@ impl Devices {
                 moved += usize::from(from.len);
                 continue;
             }
-            let Some(pages) = self.move_each(cpu, &**mover, owner, from, &mut to) else {
+            let Some(each) = self.move_each(cpu, &**mover, owner, from, &mut to) else {
                 self.resume(&device);
                 let missing = self.estimate_of(&device).lacks().max(1);
                 return Err(DrainError::NoRoom { missing });
             };
-            moved += pages;
-            failed |= pages < usize::from(from.len);
+            moved += each.moved;
+            failed |= each.failed;
         }
         let Some(round) = drained.ended(moved, failed) else {
             return Ok(Drain::Moved(moved));
@@ -138,8 +146,8 @@ impl Devices {
         }
     }
 
-    /// Moves the pages of a run one by one: what cannot be moved does not hold up what can. How
-    /// many were moved, or none if there is no room for one of them.
+    /// Moves the pages of a run one by one: what cannot be moved does not hold up what can. None if there is no room for
+    /// one of them.
     fn move_each(
         &self,
         cpu: Cpu,
@@ -147,8 +155,8 @@ impl Devices {
         owner: EntryId,
         from: Extent,
         to: &mut ExtentList,
-    ) -> Option<usize> {
-        let mut moved = 0;
+    ) -> Option<MovedEach> {
+        let mut each = MovedEach::default();
         for i in 0..u32::from(from.len) {
             let one = Extent {
                 start: SlotIndex(from.start.0 + i),
@@ -157,11 +165,13 @@ impl Devices {
             };
             match self.move_one(cpu, mover, owner.plus(i), one, to) {
                 (Moved::NoPlace, _) => return None,
-                (Moved::Failed | Moved::Unwritten { .. }, _) => {}
-                _ => moved += 1,
+                (Moved::Failed | Moved::Unwritten { .. }, _) => each.failed = true,
+                // Freed, or not yet named by who stores it.
+                (Moved::Gone, _) => {}
+                _ => each.moved += 1,
             }
         }
-        Some(moved)
+        Some(each)
     }
 
     /// Moves one page; its fate, and where it was to go, if anywhere.

@@ -128,9 +128,9 @@ impl Devices {
     /// Whether a device takes pages and has room for a cluster of them, with blocks.
     pub fn has_room(&self) -> bool {
         let devices = self.devices();
-        // A device in which nobody searches would be short for ever: this counts as a search.
+        // A device in which nobody searches would be short for ever.
         let taking = |device: &&Arc<Device>| {
-            device.backing().pass();
+            device.backing().look();
             device.accepting() && !device.backing().is_short()
         };
         let mut taking = devices.iter().filter(taking);

@@ -95,7 +95,8 @@ impl<K: Kernel> Pager<K> {
         if page_up(bytes) < len {
             return None;
         }
-        let shadow = self.kernel.map_file(fd, offset, len).ok()?;
+        let map = move || self.kernel.map_file(fd, offset, len);
+        let shadow = self.kernel.on_own_stack(map).ok()?;
         let file = File {
             fd,
             offset,
@@ -108,7 +109,8 @@ impl<K: Kernel> Pager<K> {
         let mapped = unsafe { self.mmap(addr, len, prot, place, -1, 0) };
         if mapped.is_err() {
             // SAFETY: just mapped, and nobody knows of it.
-            unsafe { self.kernel.unmap_file(shadow, len) };
+            let unmap = move || unsafe { self.kernel.unmap_file(shadow, len) };
+            self.kernel.on_own_stack(unmap);
         }
         match mapped {
             // Without a shadow there may be room.

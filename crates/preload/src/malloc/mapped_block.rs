@@ -18,6 +18,7 @@ use core::ffi::c_void;
 use core::ptr;
 
 use crate::memory::calls::{mmap, mremap, munmap};
+use ebb_pager::hooks;
 use ebb_sys::file;
 use ebb_sys::memory::{self as raw, PAGE};
 
@@ -90,9 +91,9 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     }
     // SAFETY: the map is the block's own, and moves only onto a range just reserved.
     unsafe {
-        // In place if it can be: shrinking always, growing if the addresses behind are free.
-        let at = mremap(base.cast(), old_len, len, 0, ptr::null_mut());
-        if at != libc::MAP_FAILED {
+        // In place if it can be: shrinking always, growing if the addresses behind are free. That it cannot is no error,
+        // which the wrapper would leave in `errno`.
+        if hooks::mremap(base as usize, old_len, len, 0, 0).is_ok() {
             return seal(block, base, len);
         }
         let target = reserve(len, offset.max(SLICE));

@@ -140,6 +140,12 @@ impl<S: Store> Encrypted<S> {
             match (outcome, pieces) {
                 (Ok(()), _) => {}
                 (Err(error), [piece]) => results[piece.op] = Err(error),
+                // No piece of it finds what the whole did not.
+                (Err(error), pieces) if error != IoError::Slot => {
+                    pieces
+                        .iter()
+                        .for_each(|piece| results[piece.op] = Err(error));
+                }
                 (Err(_), pieces) => {
                     // One of several operations failed: each on its own shows which.
                     for piece in pieces {

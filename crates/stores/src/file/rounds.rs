@@ -54,10 +54,17 @@ impl FileStore {
         for run in round.runs() {
             let moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
             if moved != Ok(run.len) {
-                let mut offset = run.offset;
+                let (mut offset, mut all) = (run.offset, Ok(()));
                 for (piece, segment) in pieces_of(round, run).zip(&segments[run.pieces()]) {
-                    if let Err(errno) = write_whole(fd, segment, offset) {
-                        results[piece.op] = Err(self.failed(errno));
+                    let written = all.and_then(|()| {
+                        write_whole(fd, segment, offset).map_err(|errno| self.failed(errno))
+                    });
+                    if written.is_err() {
+                        results[piece.op] = written;
+                    }
+                    // What is no matter of one piece the next ones have, too.
+                    if written != Err(IoError::Slot) {
+                        all = written;
                     }
                     offset += piece.len as u64;
                 }

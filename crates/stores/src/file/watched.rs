@@ -141,14 +141,15 @@ mod tests {
                 times[times.len() / 2]
             })
         };
-        // A processor that other programs keep busy has no halt to come back from.
+        // A processor that other programs keep busy has no halt to come back from. And some virtual machines read within the
+        // call that submits, so that nobody waits. There the ways differ by the calls alone.
         for _ in 0..20 {
             let [slept, watched] = std::thread::scope(|scope| scope.spawn(reads).join().unwrap());
             println!("a read takes {slept:?} slept for, {watched:?} watched");
             if !store.read_times.are_short() {
                 return println!("skipped in part: this disk is slow, and its reads are slept for");
             }
-            if watched <= slept {
+            if watched <= slept + slept / 16 {
                 return;
             }
         }

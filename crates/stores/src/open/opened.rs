@@ -85,7 +85,7 @@ pub fn finish(
     if !facts.direct && !facts.in_memory {
         let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
         notes.push(format!(
-            "swap {name}: its file system has no O_DIRECT, so transfers go through the page cache and are slower"
+            "swap {name}: transfers past the page cache (O_DIRECT) are not safe or not possible on its file system, so they are slower"
         ));
     }
     OpenedDevice {
@@ -109,6 +109,17 @@ fn falls_back(fd: &OwnedFd) -> bool {
     })
 }
 
+/// Whether a server has the file. There a thread that is killed leaves a write past the page cache before the server has
+/// it. Its slots would be given to others, and be overwritten after that. In the page cache the later write stays.
+fn is_remote(fd: &OwnedFd) -> bool {
+    const NFS: u32 = 0x6969;
+    const CEPH: u32 = 0x00c3_6400;
+    const CIFS: u32 = 0xff53_4d42;
+    const SMB2: u32 = 0xfe53_4d42;
+    let system = rustix::fs::fstatfs(fd).map(|found| found.f_type as u32);
+    system.is_ok_and(|system| [NFS, CEPH, CIFS, SMB2].contains(&system))
+}
+
 /// Whether page-sized transfers work past the page cache; the descriptor is left that way.
 fn go_direct(fd: &OwnedFd, base: u64) -> bool {
     let Ok(flags) = rustix::fs::fcntl_getfl(fd) else {
@@ -120,7 +131,7 @@ fn go_direct(fd: &OwnedFd, base: u64) -> bool {
     }
     let mut page = Bounce::new(1);
     let works = rustix::io::pread(fd, page.get(), base) == Ok(PAGE_SIZE);
-    if works && !falls_back(fd) {
+    if works && !falls_back(fd) && !is_remote(fd) {
         return true;
     }
     let _ = rustix::fs::fcntl_setfl(fd, flags);

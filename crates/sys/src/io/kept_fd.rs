@@ -5,6 +5,8 @@
 //! descriptor is not ownership of an object in memory: a drop in the child would close a descriptor of the
 //! program. A [`KeptFd`] never closes: the kernel does when the table goes, at exit or exec.
 
+use crate::kernel::raw;
+use std::ffi::c_long;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -44,15 +46,11 @@ impl KeptFd {
         if fd < 0 {
             return false;
         }
-        // SAFETY: send reads `packet` and touches no other memory, whatever `fd` is.
-        let sent = unsafe {
-            libc::send(
-                fd,
-                packet.as_ptr().cast(),
-                packet.len(),
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
-        sent == packet.len() as isize
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let (at, len) = (packet.as_ptr() as c_long, packet.len() as c_long);
+        let args = [fd.into(), at, len, flags.into(), 0, 0];
+        // SAFETY: reads `packet` and touches no other memory, whatever `fd` is.
+        let sent = unsafe { raw::checked(libc::SYS_sendto, args) };
+        sent == Ok(packet.len())
     }
 }

@@ -169,6 +169,21 @@ impl Listed {
         unsafe { super::mremap(start, old, new, anywhere, 0) }
     }
 
+    /// Moves a mapping to a place of ours. It is not a part yet. Where that fails it stays where it was.
+    ///
+    /// Requires: a mapping of whole pages that the kernel lets be moved; the caller forgets the old address.
+    unsafe fn move_in(&mut self, start: usize, len: usize) -> Result<usize, Errno> {
+        let place = self.map(len, ZEROS)?;
+        let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the place has just been mapped, and nobody knows of it; the rest is passed on to the caller.
+        let moved = unsafe { super::mremap(start, len, len, fixed, place) };
+        if moved.is_err() {
+            // SAFETY: as above.
+            let _ = unsafe { super::munmap(place, len) };
+        }
+        moved
+    }
+
     fn drop_part(&mut self, at: usize) {
         self.parts.copy_within(at + 1..self.count, at);
         self.count -= 1;
@@ -305,7 +320,7 @@ impl OwnMappings {
     /// Part of a file, to be read.
     ///
     /// # Errors
-    /// As [`map`](Self::map).
+    /// As [`map`](Self::map); those of mremap(2).
     pub fn map_private_file(
         &self,
         file: BorrowedFd<'_>,
@@ -318,7 +333,27 @@ impl OwnMappings {
             file: file.as_raw_fd(),
             offset,
         };
-        self.map_new(len, content, InChild::Present)
+        let len = super::page_up(len);
+        // Without the lock: a file system may ask a server that does not answer.
+        let start = content.map(None, len)?;
+        let taken = self.with(|listed| {
+            let room = listed.count < PARTS;
+            room.then_some(()).ok_or(Errno(libc::ENOMEM))?;
+            // SAFETY: just mapped, and nobody knows of it.
+            let place = unsafe { listed.move_in(start, len) }?;
+            // There is room.
+            let _ = listed.add(Part {
+                start: place,
+                end: place + len,
+                in_child: InChild::Present,
+            });
+            Ok(place)
+        });
+        if taken.is_err() {
+            // SAFETY: just mapped; nobody knows of it.
+            let _ = unsafe { super::munmap(start, len) };
+        }
+        taken
     }
 
     fn map_new(&self, len: usize, content: Content, in_child: InChild) -> Result<usize, Errno> {
@@ -355,14 +390,8 @@ impl OwnMappings {
     /// many mappings of ours: it lies elsewhere, and is not listed.
     pub unsafe fn take_in(&self, start: usize, len: usize) -> Result<usize, Errno> {
         self.with(|listed| {
-            let place = listed.map(len, ZEROS)?;
-            let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            // SAFETY: the place has just been mapped, and nobody knows of it; the rest is passed on to the caller.
-            if let Err(error) = unsafe { super::mremap(start, len, len, fixed, place) } {
-                // SAFETY: as above.
-                let _ = unsafe { super::munmap(place, len) };
-                return Err(error);
-            }
+            // SAFETY: passed on to the caller.
+            let place = unsafe { listed.move_in(start, len) }?;
             // SAFETY: advice on the mapping that was moved.
             unsafe { super::madvise(place, len, libc::MADV_DONTFORK) }?;
             listed.add(Part {

@@ -8,7 +8,7 @@
 use crate::Errno;
 use crate::kernel::{PAGE, raw};
 use crate::proc;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
@@ -375,8 +375,16 @@ impl Userfaultfd {
     /// taken [the flag](Self::is_nonblocking) away.
     pub fn read<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno> {
         read_faults(out, |buffer| {
+            let args = [
+                self.number(),
+                buffer.iov_base as c_long,
+                buffer.iov_len as c_long,
+                0,
+                0,
+                0,
+            ];
             // SAFETY: the buffer is as long as we say and holds plain data.
-            unsafe { libc::read(self.fd.as_raw_fd(), buffer.iov_base, buffer.iov_len) }
+            unsafe { raw::checked(libc::SYS_read, args) }
         })
     }
 
@@ -384,14 +392,15 @@ impl Userfaultfd {
     /// of it.
     pub fn read_given<'a>(&self, out: &'a mut [Fault]) -> Result<&'a [Fault], Errno> {
         read_faults(out, |buffer| {
-            let fd = self.fd.as_raw_fd();
+            let (fd, vector) = (self.number(), &raw const buffer as c_long);
             // -1: a file without offsets.
+            let args = [fd, vector, 1, -1, -1, libc::RWF_NOWAIT.into()];
             // SAFETY: the buffer is as long as we say and holds plain data.
-            match unsafe { libc::preadv2(fd, &buffer, 1, -1, libc::RWF_NOWAIT) } {
+            match unsafe { raw::checked(libc::SYS_preadv2, args) } {
                 // Before Linux 6.10 the flags alone say whether it waits.
-                -1 if Errno::last() == Errno(libc::EOPNOTSUPP) && self.is_nonblocking() => {
+                Err(Errno(libc::EOPNOTSUPP)) if self.is_nonblocking() => {
                     // SAFETY: the same.
-                    unsafe { libc::readv(fd, &buffer, 1) }
+                    unsafe { raw::checked(libc::SYS_readv, [fd, vector, 1, 0, 0, 0]) }
                 }
                 read => read,
             }
@@ -405,8 +414,14 @@ impl Userfaultfd {
             events: libc::POLLIN,
             revents: 0,
         };
+        let args = [&raw mut p as c_long, 1, timeout_ms.into(), 0, 0, 0];
         // SAFETY: one valid pollfd.
-        unsafe { libc::poll(&mut p, 1, timeout_ms) == 1 && p.revents & libc::POLLIN != 0 }
+        let ready = unsafe { raw::checked(libc::SYS_poll, args) };
+        ready == Ok(1) && p.revents & libc::POLLIN != 0
+    }
+
+    fn number(&self) -> c_long {
+        self.fd.as_raw_fd().into()
     }
 
     /// Fills missing pages at `to` with new pages that hold a copy of `from`, protected from writes (see
@@ -509,7 +524,7 @@ pub const BATCH: usize = 8;
 /// Reads faults into a buffer by `read`, which returns as read(2) does.
 fn read_faults(
     out: &mut [Fault],
-    read: impl FnOnce(libc::iovec) -> isize,
+    read: impl FnOnce(libc::iovec) -> Result<usize, Errno>,
 ) -> Result<&[Fault], Errno> {
     const EMPTY: Message = Message {
         event: 0,
@@ -525,7 +540,7 @@ fn read_faults(
         iov_base: messages.as_mut_ptr().cast(),
         iov_len: size_of_val(messages),
     };
-    let n = match Errno::of(read(buffer) as _) {
+    let n = match read(buffer) {
         Ok(bytes) => bytes / size_of::<Message>(),
         Err(Errno(libc::EINTR | libc::EAGAIN)) => 0,
         Err(e) => return Err(e),

@@ -1,9 +1,11 @@
 //! Processors and memory nodes: which there are, which this process may use, where a thread runs.
 
 use crate::Errno;
+use crate::kernel::file::{Descriptor, read_up_to};
 use crate::kernel::raw;
 use crate::proc::thread_cpu;
 use crate::process::program;
+use rustix::fs::{Mode, OFlags};
 use std::ffi::c_long;
 
 /// The processor this thread runs on now.
@@ -84,7 +86,7 @@ fn nodes_in(dir: &std::path::Path, cpus: usize) -> Vec<u16> {
         return nodes;
     }
     for node in online {
-        let list = std::fs::read_to_string(dir.join(format!("node{node}/cpulist")));
+        let list = read_list(&dir.join(format!("node{node}/cpulist")));
         numbers(&list.unwrap_or_default())
             .filter(|c| *c < cpus)
             .for_each(|c| nodes[c] = node);
@@ -98,9 +100,20 @@ pub fn online_nodes() -> Vec<u16> {
 }
 
 fn online_nodes_in(dir: &std::path::Path) -> Vec<u16> {
-    let list = std::fs::read_to_string(dir.join("online"));
+    let list = read_list(&dir.join("online"));
     let known = numbers(list.as_deref().unwrap_or("0"));
     known.filter_map(|n| u16::try_from(n).ok()).collect()
+}
+
+/// The text of a file of sysfs, without libc's functions, which the program may have others of; none if it cannot be read.
+fn read_list(path: &std::path::Path) -> Option<String> {
+    // As much as sysfs has.
+    let mut text = vec![0; crate::kernel::PAGE];
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = Descriptor::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let len = read_up_to(&file, &mut text, 0).ok()?;
+    text.truncate(len);
+    String::from_utf8(text).ok()
 }
 
 /// The numbers of a list as sysfs writes it: `0-3,8`; none in an empty one, of a node without

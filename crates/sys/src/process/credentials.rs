@@ -91,6 +91,34 @@ static CHANGES: Changes = Changes {
 /// A thread that does not follow in this time never will.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The real, effective and saved user of the calling thread. By the system calls, here and below: other libraries
+/// stand before libc's, and have answers of their own (fakeroot).
+pub fn users() -> [u32; 3] {
+    three_of(libc::SYS_getresuid)
+}
+
+/// Users or groups, by a call that writes three of them.
+fn three_of(number: c_long) -> [u32; 3] {
+    let mut ids = [0u32; 3];
+    let [a, b, c] = &mut ids;
+    let args = [a, b, c].map(|id| &raw mut *id as c_long);
+    // SAFETY: writes three words that are there.
+    unsafe { raw::call(number, [args[0], args[1], args[2], 0, 0, 0]) };
+    ids
+}
+
+/// Writes the calling thread's groups to `list`, where so many have room; with none, how many there are.
+fn groups_into(list: usize, room: usize) -> usize {
+    // SAFETY: the callers' memory holds so many.
+    let got = unsafe {
+        raw::checked(
+            libc::SYS_getgroups,
+            [room as c_long, list as c_long, 0, 0, 0, 0],
+        )
+    };
+    got.unwrap_or(0)
+}
+
 /// The calling thread, of the program, is another user or in other groups by now. Returns when
 /// threads of ours are, too; `nudge` wakes those that sleep.
 ///
@@ -103,20 +131,12 @@ pub fn changed(nudge: impl Fn()) -> Result<(), String> {
     // A handler may touch paged memory, which is served by threads that map memory too, and may change the user.
     let _blocked = Blocked::all();
     let _exclusive = Exclusive::wait();
-    let (mut users, mut groups) = ([0; 3], [0; 3]);
-    let ([a, b, c], [d, e, f]) = (&mut users, &mut groups);
-    // SAFETY: each writes three words that are there.
-    unsafe {
-        libc::getresuid(a, b, c);
-        libc::getresgid(d, e, f);
-    }
-    // SAFETY: asks for their number alone.
-    let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) }.max(0) as usize;
+    let (users, groups) = (users(), three_of(libc::SYS_getresgid));
+    let count = groups_into(0, 0);
     let bytes = memory::page_up(2 * count.max(1) * size_of::<libc::gid_t>());
     let list =
         memory::reserve(bytes).map_err(|e| format!("no memory for its {count} groups: {e}"))?;
-    // SAFETY: the map holds that many.
-    if unsafe { libc::getgroups(count as i32, list as *mut libc::gid_t) } != count as i32 {
+    if groups_into(list, count) != count {
         return Err("its groups changed while they were read".into());
     }
     for i in 0..3 {
@@ -276,16 +296,14 @@ impl ProgramIs {
 
     /// Whether the calling thread is in no group but those of the list; else it was `refused` to leave one.
     fn has_groups(self, refused: Errno) -> Result<usize, Errno> {
-        // SAFETY: asks for their number alone.
-        let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) }.max(0) as usize;
+        let count = groups_into(0, 0);
         let bytes = memory::page_up(count.max(1) * size_of::<libc::gid_t>());
         let own = memory::reserve(bytes)?;
-        // SAFETY: the map holds that many.
-        let got = unsafe { libc::getgroups(count as i32, own as *mut libc::gid_t) };
+        let got = groups_into(own, count);
         // SAFETY: so many were written there.
         let own_groups = unsafe { std::slice::from_raw_parts(own as *const libc::gid_t, count) };
         let listed = |group: &u32| self.list.iter().any(|other| other.load(SeqCst) == *group);
-        let has = got == count as i32 && own_groups.iter().all(listed);
+        let has = got == count && own_groups.iter().all(listed);
         // SAFETY: nobody reads it any more.
         unsafe { memory::release(own, bytes) }?;
         if has { Ok(0) } else { Err(refused) }

@@ -5,9 +5,10 @@
 //! slots were written, and keep their blocks until a discard. A short device gives slots of backed clusters
 //! alone. For all others the next device is asked, or the page stays in memory.
 //!
-//! Nobody tells when the file system has room again. So a device is short for a number of searches
-//! ([`PASSES`]), and is then used like any other, until a write fails again. A discard of a backed cluster
-//! ends the shortage at once.
+//! Nobody tells when the file system has room again. So a device is short for a number of searches, and is then used
+//! like any other, until a write fails again. That number is [`PASSES`] at first, and twice as many each time. It falls
+//! again while no write fails. A thread that waits for room searches all the time, so looks of the keeper, which
+//! are rare, pass over a sixteenth of them. A discard of a backed cluster ends the shortage at once.
 //!
 //! Both are hints: a wrong one costs a write that fails, after which it is right. So a cluster that comes
 //! from the lender is not backed, nor is one that was never full.
@@ -16,15 +17,19 @@ use crate::types::ClusterIndex;
 // Hints, on which no model depends: each of them would make every model longer.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Searches for which a device stays short. A processor of which another device takes the pages searches
-/// once for each cluster; where there is no other device, once for each batch of pages. A look whether there is
-/// room counts as one.
+/// Searches for which a device stays short at first. A processor of which another device takes the pages searches
+/// once for each cluster; where there is no other device, once for each batch of pages.
 pub(in crate::slots) const PASSES: u32 = 16;
+/// The most of them, and the looks that pass over all.
+const MOST_PASSES: u32 = 1 << 14;
+const LOOKS: u32 = 16;
 
 /// Which clusters of a device have blocks behind all their slots, and whether others may get some.
 pub(in crate::slots) struct Backing {
     /// Searches that are still to pass over clusters that are not backed.
     short: AtomicU32,
+    /// For how many it is short when a write fails next.
+    next: AtomicU32,
     /// A bit for each cluster.
     backed: Box<[AtomicU64]>,
 }
@@ -34,6 +39,7 @@ impl Backing {
         let words = clusters.div_ceil(u64::BITS);
         Self {
             short: AtomicU32::new(0),
+            next: AtomicU32::new(PASSES),
             backed: (0..words).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -45,8 +51,21 @@ impl Backing {
 
     /// A search of the device begins.
     pub fn pass(&self) {
+        self.pass_over(1);
+    }
+
+    /// Somebody who does not search looks whether there is room. While there is, shortages of the past are forgotten.
+    pub fn look(&self) {
+        let next = self.next.load(Relaxed);
+        self.pass_over((next / 2 / LOOKS).max(1));
+        if !self.is_short() {
+            self.next.store((next / 2).max(PASSES), Relaxed);
+        }
+    }
+
+    fn pass_over(&self, searches: u32) {
         if self.is_short() {
-            let less = |left: u32| left.checked_sub(1);
+            let less = |left: u32| left.checked_sub(searches.min(left).max(1));
             let _ = self.short.fetch_update(Relaxed, Relaxed, less);
         }
     }
@@ -70,7 +89,13 @@ impl Backing {
     /// A slot of a cluster found no block; whether the device was not short.
     pub fn failed(&self, c: ClusterIndex) -> bool {
         self.lost(c);
-        self.short.swap(PASSES, Relaxed) == 0
+        // Each page of a batch that failed says so.
+        if self.is_short() {
+            return false;
+        }
+        let passes = self.next.load(Relaxed);
+        self.next.store((2 * passes).min(MOST_PASSES), Relaxed);
+        self.short.swap(passes, Relaxed) == 0
     }
 
     /// A cluster is not ours any more, or its blocks are not. Whether it was backed.
@@ -83,6 +108,7 @@ impl Backing {
     pub fn discarded(&self, c: ClusterIndex) {
         if self.lost(c) {
             self.short.store(0, Relaxed);
+            self.next.store(PASSES, Relaxed);
         }
     }
 
