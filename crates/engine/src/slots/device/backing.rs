@@ -28,7 +28,7 @@ const LOOKS: u32 = 16;
 pub(in crate::slots) struct Backing {
     /// Searches that are still to pass over clusters that are not backed.
     short: AtomicU32,
-    /// For how many it is short when a write fails next.
+    /// Searches for which it is short when a write fails next.
     next: AtomicU32,
     /// A bit for each cluster.
     backed: Box<[AtomicU64]>,
