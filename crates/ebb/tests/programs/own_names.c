@@ -1,6 +1,6 @@
 /* A program with functions of its own that are named as libc's, which ISO C allows:
  *   own_names MIB    fills MIB of memory, looks at it, and grows a block until it has to move
- * Prints whether all of it is right, and what `errno` is afterwards. */
+ * Prints whether all of it is right, and whether a `realloc` that succeeded left its error. */
 #include <errno.h>
 #include <poll.h>
 #include <stdint.h>
@@ -64,7 +64,7 @@ int main(int argc, char **argv)
 		behind[i] = malloc(2 << 20);
 		memset(block, 1, (i + 1) << 18);
 	}
-	printf("errno: %d\n", errno);
+	printf("out of memory: %d\n", errno == ENOMEM);
 	for (size_t i = 0; i < 32; i++)
 		free(behind[i]);
 	free(block);
