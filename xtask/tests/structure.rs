@@ -336,16 +336,11 @@ fn statics_are_named_in_one_place_with_their_reason() {
 const ON_ITS_THREADS: [&str; 4] = ["sys", "engine", "pager", "preload"];
 
 /// Files of them that no thread of the program comes to, and who does.
-const NOT_ON_ITS_THREADS: [(&str, &str); 8] = [
+const NOT_ON_ITS_THREADS: [(&str, &str); 6] = [
     ("sys/src/process/daemon.rs", "the command"),
     ("sys/src/process/descriptors.rs", "the command"),
     ("sys/src/io/signalfd.rs", "the command"),
     ("sys/src/probe.rs", "the command"),
-    ("sys/src/process/cpu.rs", "the helper, as it starts"),
-    (
-        "sys/src/io/kept_fd.rs",
-        "the helper, whose descriptor it is",
-    ),
     ("sys/src/memory/userfaultfd.rs", "the helper"),
     ("pager/src/reclaim/recorder.rs", "experiments"),
 ];
