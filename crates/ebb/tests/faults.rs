@@ -279,7 +279,7 @@ fn a_full_disk() {
 }
 
 /// A real file system, mounted where nobody else sees it. The swap file is to be larger than what another program's
-/// file leaves it, as users write sizes down, and files of swap have blocks once they are written.
+/// file leaves it. It takes blocks as it is written, until there are none.
 #[test]
 fn a_file_system_that_fills_while_the_program_pages() {
     let script = r#"

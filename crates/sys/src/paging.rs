@@ -313,7 +313,6 @@ pub trait Kernel: Sync + Sized + 'static {
     fn give_heap_back(&self);
     /// The same of the calling task's stack.
     fn give_stack_back(&self) {}
-
     /// Writes to memory of the program that is mapped and may be written. It is not registered, or the caller is a thread
     /// of the program that holds no lock.
     ///

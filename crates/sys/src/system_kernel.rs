@@ -468,7 +468,6 @@ impl Kernel for SystemKernel {
         // SAFETY: as above.
         let _ = unsafe { OWN.unmap(start, len) };
     }
-
     unsafe fn write_memory(&self, to: usize, from: &[u8]) {
         // SAFETY: by the caller's contract the memory is there and nobody else's.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };

@@ -186,13 +186,13 @@ impl<K: Kernel> Pager<K> {
             ..
         } = piece.attributes;
         let drops = match advice {
+            // Under a protection key.
+            _ if pinned => false,
             libc::MADV_DONTNEED => !locked,
             libc::MADV_DONTNEED_LOCKED => true,
             _ => false,
         };
         match shadow {
-            // Under a protection key.
-            _ if pinned => Err(libc::EINVAL),
             Some(shadow) if drops => self.uncover(state, piece, shadow),
             _ => Err(libc::EINVAL),
         }

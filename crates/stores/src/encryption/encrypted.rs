@@ -139,9 +139,8 @@ impl<S: Store> Encrypted<S> {
             let pieces = &round.pieces()[run.pieces()];
             match (outcome, pieces) {
                 (Ok(()), _) => {}
-                (Err(error), [piece]) => results[piece.op] = Err(error),
-                // No piece of it finds what the whole did not.
-                (Err(error), pieces) if error != IoError::Slot => {
+                // There is one piece, or none finds what the whole did not.
+                (Err(error), pieces) if pieces.len() == 1 || error != IoError::Slot => {
                     pieces
                         .iter()
                         .for_each(|piece| results[piece.op] = Err(error));

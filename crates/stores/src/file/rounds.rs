@@ -62,7 +62,7 @@ impl FileStore {
                     if written.is_err() {
                         results[piece.op] = written;
                     }
-                    // What is no matter of one piece the next ones have, too.
+                    // An error that is not the piece's alone is that of the next ones, too.
                     if written != Err(IoError::Slot) {
                         all = written;
                     }

@@ -59,10 +59,14 @@ pub fn usable(
 
 /// Whether a file lies in a file system that is memory itself.
 pub fn is_in_memory(fd: &OwnedFd) -> Result<bool, Errno> {
-    const TMPFS: u64 = 0x0102_1994;
-    const RAMFS: u64 = 0x8584_58f6;
-    let kind = rustix::fs::fstatfs(fd)?.f_type as u64;
-    Ok(matches!(kind, TMPFS | RAMFS))
+    const TMPFS: u32 = 0x0102_1994;
+    const RAMFS: u32 = 0x8584_58f6;
+    Ok(matches!(file_system(fd)?, TMPFS | RAMFS))
+}
+
+/// The kind of a file's file system, by its number.
+fn file_system(fd: &OwnedFd) -> Result<u32, Errno> {
+    Ok(rustix::fs::fstatfs(fd)?.f_type as u32)
 }
 
 /// The facts of a device of `size` bytes on that disk.
@@ -116,8 +120,7 @@ fn is_remote(fd: &OwnedFd) -> bool {
     const CEPH: u32 = 0x00c3_6400;
     const CIFS: u32 = 0xff53_4d42;
     const SMB2: u32 = 0xfe53_4d42;
-    let system = rustix::fs::fstatfs(fd).map(|found| found.f_type as u32);
-    system.is_ok_and(|system| [NFS, CEPH, CIFS, SMB2].contains(&system))
+    matches!(file_system(fd), Ok(NFS | CEPH | CIFS | SMB2))
 }
 
 /// Whether page-sized transfers work past the page cache; the descriptor is left that way.
@@ -130,8 +133,8 @@ fn go_direct(fd: &OwnedFd, base: u64) -> bool {
         return false;
     }
     let mut page = Bounce::new(1);
-    let works = rustix::io::pread(fd, page.get(), base) == Ok(PAGE_SIZE);
-    if works && !falls_back(fd) && !is_remote(fd) {
+    let mut works = || rustix::io::pread(fd, page.get(), base) == Ok(PAGE_SIZE);
+    if !is_remote(fd) && works() && !falls_back(fd) {
         return true;
     }
     let _ = rustix::fs::fcntl_setfl(fd, flags);

@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Searches for which a device stays short at first. A processor of which another device takes the pages searches
 /// once for each cluster; where there is no other device, once for each batch of pages.
 pub(in crate::slots) const PASSES: u32 = 16;
-/// The most of them, and the looks that pass over all.
+/// The most of them.
 const MOST_PASSES: u32 = 1 << 14;
+/// Looks of the keeper that pass over all.
 const LOOKS: u32 = 16;
 
 /// Which clusters of a device have blocks behind all their slots, and whether others may get some.
@@ -65,7 +66,7 @@ impl Backing {
 
     fn pass_over(&self, searches: u32) {
         if self.is_short() {
-            let less = |left: u32| left.checked_sub(searches.min(left).max(1));
+            let less = |left: u32| (left > 0).then(|| left.saturating_sub(searches));
             let _ = self.short.fetch_update(Relaxed, Relaxed, less);
         }
     }
