@@ -4,7 +4,7 @@
 
 use super::Devices;
 use super::cluster::runs::{Ends, add_runs};
-use super::cluster::{ClusterState, FROZEN};
+use super::cluster::{Cluster, ClusterState, FROZEN};
 use super::device::drain_progress::Round;
 use super::device::{Device, Patience};
 use super::error::DrainError;
@@ -99,7 +99,8 @@ impl Devices {
     }
 
     /// One bounded step of emptying a device: moves up to `max` pages to other devices, or to
-    /// memory as far as the [`Mover`] takes them there. The first step takes the device out of service.
+    /// memory as far as the [`Mover`] takes them there. Copies of pages in memory are given up instead. The first step
+    /// takes the device out of service.
     ///
     /// # Errors
     /// `NoRoom` if there is too little for all that is on it: then nothing was moved, and the device
@@ -117,9 +118,10 @@ impl Devices {
         self.stop(&device);
         let drained = &device.drained;
         drained.begun.store(true, Relaxed);
-        let (mut moved, mut failed) = (0, false);
+        let (mut moved, runs) = self.give_up_copies(self.live_runs(&device, max));
+        let mut failed = false;
         let mut to = ExtentList::new();
-        for (owner, from) in self.live_runs(&device, max) {
+        for (owner, from) in runs {
             if from.len > 1 && self.move_run(cpu, &**mover, owner, from, &mut to) {
                 moved += usize::from(from.len);
                 continue;
@@ -144,6 +146,39 @@ impl Devices {
             // More rounds, or another thread holds a cluster for the moment.
             _ => Ok(Drain::Moved(moved)),
         }
+    }
+
+    /// Gives up the pages of these runs that are copies of pages in memory, and need no other place: how many, and what
+    /// is left to be moved.
+    fn give_up_copies(&self, runs: Vec<(EntryId, Extent)>) -> (usize, Vec<(EntryId, Extent)>) {
+        let Some(reclaim) = self.reclaim.get() else {
+            return (0, runs);
+        };
+        let mut copies = 0;
+        let mut left: Vec<(EntryId, Extent)> = Vec::with_capacity(runs.len());
+        for (first, run) in runs {
+            let mut follows = false;
+            for i in 0..u32::from(run.len) {
+                let owner = first.plus(i);
+                match left.last_mut() {
+                    _ if reclaim.reclaim(owner) => (copies, follows) = (copies + 1, false),
+                    Some((_, run)) if follows => run.len += 1,
+                    _ => {
+                        let start = SlotIndex(run.start.0 + i);
+                        left.push((
+                            owner,
+                            Extent {
+                                start,
+                                len: 1,
+                                ..run
+                            },
+                        ));
+                        follows = true;
+                    }
+                }
+            }
+        }
+        (copies, left)
     }
 
     /// Moves the pages of a run one by one: what cannot be moved does not hold up what can. None if there is no room for
@@ -293,11 +328,24 @@ impl Devices {
     /// Slots that an entry owns.
     pub(super) fn live(&self, device: &Device) -> u64 {
         let mut live = 0;
-        self.each_cluster(device, |_, cluster| {
-            let lost = cluster.table.as_ref().map_or(0, |t| t.bad() + t.gone());
-            live += u64::from(cluster.count - lost);
-        });
+        self.each_cluster(device, |_, cluster| live += live_of(cluster));
         live
+    }
+
+    /// The same, without copies.
+    pub(super) fn data(&self, device: &Device) -> u64 {
+        let mut data = 0;
+        self.each_cluster(device, |_, cluster| {
+            data += live_of(cluster) - self.copies(cluster);
+        });
+        data
+    }
+
+    /// Slots of a cluster that are only copies of pages in memory, and would be given up.
+    pub(super) fn copies(&self, cluster: &Cluster) -> u64 {
+        let table = cluster.table.as_ref();
+        let table = table.filter(|_| self.reclaim.get().is_some());
+        table.map_or(0, |table| u64::from(table.cached()))
     }
 
     /// Slots that a removal must wait for: live ones, and those on their way through a return cache. A
@@ -349,4 +397,10 @@ impl Devices {
         device.drained.next.store(next, Relaxed);
         found
     }
+}
+
+/// Slots of a cluster that an entry owns.
+fn live_of(cluster: &Cluster) -> u64 {
+    let lost = cluster.table.as_ref().map_or(0, |t| t.bad() + t.gone());
+    u64::from(cluster.count - lost)
 }

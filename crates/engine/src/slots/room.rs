@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// The room needed to empty a device, at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DrainEstimate {
-    /// Pages on it.
+    /// Pages on it. Copies of pages in memory are given up, and are not among them.
     pub pages: u64,
-    /// Slots free on the other devices in service, in clusters that are this process's.
+    /// Slots free on the other devices in service, or with copies only, in clusters that are this process's.
     pub room: u64,
     /// Slots there of clusters that nobody has, for which other processes may ask too.
     pub lent: u64,
@@ -84,7 +84,7 @@ impl Devices {
         others.retain(|other| other.id != device.id);
         others.retain(|other| other.accepting());
         DrainEstimate {
-            pages: self.live(device),
+            pages: self.data(device),
             room: others.iter().map(|d| self.own_room(d)).sum(),
             lent: others.iter().map(|d| self.lent_room(d)).sum(),
         }
@@ -105,7 +105,7 @@ impl Devices {
         }
     }
 
-    /// Free slots in the clusters of a device that are ours, those in return caches among them.
+    /// Free slots in the clusters of a device that are ours, those in return caches among them, and copies.
     fn own_room(&self, device: &Device) -> u64 {
         let untouched = match device.lists().fresh {
             _ if device.backing().is_short() => 0,
@@ -119,7 +119,8 @@ impl Devices {
         self.each_cluster(device, |c, cluster| {
             if cluster.state.is_ours() && device.backing().has(c) {
                 let gone = cluster.table.as_ref().map_or(0, |t| t.gone());
-                room += CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone);
+                room +=
+                    CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone) + self.copies(cluster);
             }
         });
         room

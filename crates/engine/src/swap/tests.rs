@@ -689,6 +689,8 @@ fn write_errors_of_a_drain_take_out_slots_and_device() {
             let loaded = swap.load(cpu, first.plus(i as u32), &mut out, true);
             assert_eq!(loaded, Ok(Source::Device));
             assert!(out == *content);
+            // A copy is not moved.
+            assert!(swap.uncache(first.plus(i as u32)));
         }
     };
     let usage = |id: DeviceId| {

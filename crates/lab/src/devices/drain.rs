@@ -122,19 +122,22 @@ mod tests {
     /// Were each step to look at all of the device, a page would cost sixteen times as much.
     #[test]
     fn a_page_costs_no_more_on_a_large_device() {
-        let report = run(&Options {
-            slots: vec![1 << 16, 1 << 20],
-            ..Options::default()
-        });
-        let rows: Vec<_> = report.rows().collect();
-        for (small, large) in rows.iter().zip(&rows[2..]) {
-            assert_eq!(small["laid"], large["laid"]);
-            let ns = |row: &serde_json::Map<String, serde_json::Value>| {
-                row["ns_per_page"].as_f64().expect("a number")
-            };
-            println!("{}: {} and {} ns", small["laid"], ns(small), ns(large));
+        // Nanoseconds for a page: small in order, small by chance, large in order, large by chance. The least of some
+        // runs is what it costs where nobody else takes the processor.
+        let mut least = [f64::INFINITY; 4];
+        for _ in 0..5 {
+            let report = run(&Options {
+                slots: vec![1 << 16, 1 << 20],
+                ..Options::default()
+            });
+            for (least, row) in least.iter_mut().zip(report.rows()) {
+                *least = least.min(row["ns_per_page"].as_f64().expect("a number"));
+            }
+        }
+        println!("{least:?} ns");
+        for laid in 0..2 {
             // Tables that fit into a cache, and tables that do not.
-            assert!(ns(large) < 4.0 * ns(small), "{small:?} {large:?}");
+            assert!(least[laid + 2] < 4.0 * least[laid], "{least:?}");
         }
     }
 }

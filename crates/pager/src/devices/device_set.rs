@@ -20,7 +20,7 @@
 //!
 //! Not here: deciding which devices there are (the supervisor), moving data (the engine).
 
-use ebb_engine::slots::{DeviceSpec, Devices, Drain, DrainError};
+use ebb_engine::slots::{AddError, DeviceSpec, Devices, Drain, DrainError};
 use ebb_engine::swap::Swap;
 use ebb_engine::sync::{Mutex, MutexGuard, lock, try_lock};
 use ebb_engine::{Cpu, DeviceId};
@@ -38,6 +38,8 @@ const TURN: Duration = Duration::from_millis(8);
 const STEP: usize = 64;
 /// Failed steps after which pages count as stuck.
 const MAX_FAILED_STEPS: u32 = 16;
+/// How long after an attempt that failed the tree is asked for its devices again.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How often the tree is told what is on the devices.
 const TELL: Duration = Duration::from_millis(20);
 /// How often it is told how full each cluster is, while somebody looks.
@@ -64,6 +66,15 @@ struct Leaving {
     failed_waits: u32,
 }
 
+/// Why the devices of the tree are not those of this process.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    Unreached(#[from] JoinError),
+    #[error("swap device {0} cannot be used: {1}")]
+    Refused(u64, AddError),
+}
+
 /// A device that is empty, whose file some thread may still be reading.
 struct Closing {
     row: usize,
@@ -80,6 +91,8 @@ struct Inner {
     seen: Option<u64>,
     /// The change of devices that answers belong to.
     asked: Option<u64>,
+    /// The time when it was last tried to act upon one.
+    tried: Time,
     reported: Time,
     /// The time when it was last told how full each cluster is.
     map_reported: Time,
@@ -130,11 +143,16 @@ impl DeviceSet {
                 unlisted: [None; MAX_DEVICES],
                 seen: None,
                 asked: None,
+                tried: Time::ZERO,
                 reported: Time::ZERO,
                 map_reported: Time::ZERO,
             }),
         };
-        set.follow(&mut set.lock(), member)?;
+        match set.follow(&mut set.lock(), member) {
+            // It is told, and asked again, in the keeper's first turn.
+            Err(Unusable::Unreached(JoinError::NotGiven)) => {}
+            followed => followed.map_err(|e| e.to_string())?,
+        }
         Ok(set)
     }
 
@@ -290,17 +308,22 @@ impl DeviceSet {
         let inner = &mut *self.lock();
         self.choose_waiting(inner, member);
         let changes = member.device_changes();
-        if inner.asked.replace(changes) != Some(changes) {
+        let changed = inner.asked.replace(changes) != Some(changes);
+        if changed {
             // Another removal than the one answered may be under way, and there may be room by now.
             for attached in &mut inner.attached {
                 attached.leaving = Leaving::default();
             }
         }
-        if inner.seen != Some(changes)
-            && let Err(why) = self.follow(inner, member)
-        {
-            // The supervisor is gone or hangs: what we have stays; the next turn tries again.
-            member.message(&format!("the swap devices cannot be looked at: {why}"));
+        let again = now() - inner.tried > TRY_AGAIN;
+        if inner.seen != Some(changes) && (changed || again) {
+            inner.tried = now();
+            // The supervisor is gone, hangs or is out of descriptors: what we have stays.
+            if let Err(why) = self.follow(inner, member)
+                && changed
+            {
+                member.message(&format!("the swap devices cannot be looked at: {why}"));
+            }
         }
         self.close(inner, member);
         let busy = self.drain_leaving(inner, member, swap, cpu, &now, memory);
@@ -347,12 +370,11 @@ impl DeviceSet {
 
     /// Whether pages can go to a device, and no device is to go: its pages may have to be held in memory.
     pub fn all_stay(&self, member: &Member) -> bool {
-        let goes = |state| matches!(state, DeviceState::Asked | DeviceState::Leaving);
-        self.stays(member) && !states(member).any(goes)
+        self.stays(member) && !states(member).any(DeviceState::is_to_go)
     }
 
     /// Opens devices that are new, and takes those back into service that were to go.
-    fn follow(&self, inner: &mut Inner, member: &Member) -> Result<(), String> {
+    fn follow(&self, inner: &mut Inner, member: &Member) -> Result<(), Unusable> {
         let changes = member.device_changes();
         let mut wanted = 0;
         for row in 0..MAX_DEVICES {
@@ -367,7 +389,7 @@ impl DeviceSet {
                 None => wanted |= 1 << row,
             }
         }
-        for device in member.attach(wanted).map_err(|e| e.to_string())? {
+        for device in member.attach(wanted)? {
             let (row, serial) = (device.row, device.serial);
             let real = stores::Device::new(
                 device.fd,
@@ -409,7 +431,7 @@ impl DeviceSet {
                 Err(e) => {
                     drop(real.file);
                     member.detach(row, serial);
-                    return Err(format!("swap device {serial} cannot be used: {e}"));
+                    return Err(Unusable::Refused(serial, e));
                 }
             }
         }

@@ -244,6 +244,7 @@ impl<K: Kernel> Keeper<K> {
         if self.member.supervised() {
             self.send_userfaultfd();
         } else {
+            self.member.take_removals_back();
             self.member.reap_dead();
         }
     }

@@ -15,6 +15,7 @@
 //! reads a cluster of it.
 
 use super::{JoinError, Member};
+use crate::MAX_DEVICES;
 use crate::lease::Leases;
 use crate::protocol;
 use crate::table::{Answer, DeviceRow, DeviceState, clusters_of, create_leases, map_leases};
@@ -59,13 +60,15 @@ impl Member {
     /// become free are left out. On the thread that joined.
     ///
     /// # Errors
-    /// The supervisor is gone ([`JoinError::Connect`]), or does not answer in time; nothing is held then.
+    /// The supervisor is gone ([`JoinError::Connect`]), does not answer in time, or cannot hand over one that is there
+    /// ([`JoinError::NotGiven`]); nothing more is held then.
     pub fn attach(&self, rows: u8) -> Result<Vec<Device>, JoinError> {
         if rows == 0 {
             return Ok(Vec::new());
         }
         let connection = self.connection.get();
         let connection = connection.ok_or(JoinError::Protocol("there is no connection"))?;
+        let before: [_; MAX_DEVICES] = std::array::from_fn(|row| self.device(row));
         net::send(connection, &protocol::ask(rows), SendFlags::NOSIGNAL)
             .map_err(JoinError::Connect)?;
         for _ in 0..STALE_ANSWERS {
@@ -81,7 +84,17 @@ impl Member {
                 // To a question of ours that was given up.
                 continue;
             }
-            let taken = self.take(&named, fds);
+            let named_or_gone = |row: usize| {
+                let serial = |device: Option<(u64, _)>| device.map(|(serial, _)| serial);
+                named.iter().any(|(named, _)| *named == row)
+                    || serial(before[row]).is_none()
+                    || serial(before[row]) != serial(self.device(row))
+            };
+            let asked = (0..MAX_DEVICES).filter(|row| rows >> row & 1 == 1);
+            let taken = match asked.into_iter().all(named_or_gone) {
+                true => self.take(&named, fds),
+                false => Err(JoinError::NotGiven),
+            };
             if taken.is_err() {
                 self.disown(named.iter().map(|(row, _)| *row));
             }
@@ -146,6 +159,24 @@ impl Member {
             slot.shares[row].report(0, 0, false, None);
             slot.attached.fetch_and(!(1 << row), SeqCst);
             self.connection.send(&protocol::POKE_PACKET);
+        }
+    }
+
+    /// Devices whose removal nobody sees through any more, as the supervisor is gone, stay. Any number of members may
+    /// do so at a time. Nothing is done by a process that cannot tell: in a tree of several PID namespaces.
+    pub fn take_removals_back(&self) {
+        let table = self.table;
+        let leaving = |row: &DeviceRow| row.device().is_some_and(|(_, state)| state.is_to_go());
+        if !table.devices.iter().any(leaving) || table.is_mixed() || table.is_supervised() {
+            return;
+        }
+        let held = *self.held.lock();
+        for (row, held) in table.devices.iter().zip(held) {
+            if let Some((serial, leases)) = held
+                && row.stay(serial, || leases.reopen())
+            {
+                table.devices_changed();
+            }
         }
     }
 
@@ -275,8 +306,9 @@ impl Lender for DeviceLender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Config, SlotState, StateWord, Table};
+    use crate::table::{Config, SlotState, StateWord, Table, create_leases};
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+    use std::sync::atomic::AtomicU64;
 
     /// It may end before it is asked, with the question unread, and before it answers.
     #[test]
@@ -315,6 +347,61 @@ mod tests {
             );
             assert!(!member.supervised(), "{n}");
         }
+    }
+
+    /// It is not taken for a tree without devices: what is not there now may be given later.
+    #[test]
+    fn a_device_that_is_not_handed_over_is_no_device_that_is_gone() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        let member = Member::for_test(table, me);
+        let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = net::socketpair(unix, packets, SocketFlags::CLOEXEC, None);
+        let (ours, supervisor) = pair.unwrap();
+        member.connection.keep(ours);
+        let answered = || {
+            protocol::send(&supervisor, &protocol::devices(&[]), &[]).unwrap();
+            member.attach(2)
+        };
+        table.devices[1].fill(7, [0; 3], None, 1);
+        assert!(matches!(answered(), Err(JoinError::NotGiven)));
+        table.devices[1].clear();
+        assert!(
+            answered().unwrap().is_empty(),
+            "gone before it was asked for"
+        );
+    }
+
+    /// A removal that the supervisor began and nobody ends: the device stays, as its leases.
+    #[test]
+    fn a_removal_ends_with_its_supervisor() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        table.arrive();
+        let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        let member = Member::for_test(table, me);
+        let (leases, _lease_fd) = create_leases(4).unwrap();
+        let state = |row: usize| member.device(row).unwrap().1;
+        for row in [0, 1] {
+            table.devices[row].fill(7 + row as u64, [0; 3], None, 4);
+            table.devices[row].set_state(7 + row as u64, DeviceState::Leaving);
+        }
+        leases.close();
+        member.held.hold(0, 7, leases);
+        let changes = member.device_changes();
+        let takes = || {
+            leases
+                .acquire(me.index(), &AtomicU64::new(u64::MAX))
+                .is_some()
+        };
+        table.supervised_by(std::process::id());
+        member.take_removals_back();
+        assert_eq!((state(0), takes()), (DeviceState::Leaving, false));
+        table.supervisor_leaves();
+        member.take_removals_back();
+        member.take_removals_back();
+        assert_eq!((state(0), takes()), (DeviceState::On, true));
+        assert_eq!(state(1), DeviceState::Leaving, "whoever holds it does that");
+        assert_eq!(member.device_changes(), changes + 1);
     }
 
     fn await_packet(socket: OwnedFd, how: RecvFlags) {

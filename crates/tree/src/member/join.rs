@@ -31,6 +31,11 @@ pub enum JoinError {
     /// The connection broke or said something unexpected.
     #[error("`ebb run` did not answer as expected ({0}); are ebb and its library of one version?")]
     Protocol(&'static str),
+    /// The supervisor could not hand over a device of the tree.
+    #[error(
+        "`ebb run` cannot hand over a swap device; is it out of descriptors? raise `ulimit -n`"
+    )]
+    NotGiven,
     /// The pidfd does not say which process the program is.
     #[error("cannot tell the program's process: {0}; is /proc mounted?")]
     Program(Errno),

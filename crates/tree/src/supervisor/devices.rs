@@ -133,32 +133,27 @@ impl Supervisor {
     }
 
     /// Sends a member the devices of some rows. One that gave up the tree's user may read what it has
-    /// there, and write no more: it could write anywhere.
+    /// there, and write no more: it could write anywhere. None is sent where one cannot be: the member sees that.
     pub(super) fn send_devices(&self, slot: SlotNumber, asked: u8) {
         let Some(connection) = self.connection(slot) else {
             return;
         };
-        let may_write = self.is_of_our_user(slot);
+        let rows = self.rows.iter().enumerate();
+        let rows = rows.filter(|(n, _)| asked >> n & 1 == 1);
+        let rows = rows.filter_map(|(n, row)| Some((n, row.as_ref()?)));
+        let rows: Vec<_> = rows.collect();
+        let to_read = match self.is_of_our_user(slot) {
+            Ok(true) => Ok(Vec::new()),
+            Ok(false) => rows
+                .iter()
+                .map(|(_, row)| reopen_to_read(&row.file))
+                .collect(),
+            Err(error) => Err(error),
+        };
         let (mut named, mut fds) = (Vec::new(), Vec::new());
-        let mut to_read: [Option<OwnedFd>; MAX_DEVICES] = [const { None }; MAX_DEVICES];
-        let rows = self.rows.iter().zip(&mut to_read);
-        for (row, to_read) in rows.filter(|_| !may_write) {
-            *to_read = row.as_ref().and_then(|row| reopen_to_read(&row.file).ok());
-        }
-        for (n, row) in self.rows.iter().enumerate() {
-            if let Some(row) = row
-                && asked >> n & 1 == 1
-            {
-                let file = if may_write {
-                    Some(&row.file)
-                } else {
-                    to_read[n].as_ref()
-                };
-                let Some(file) = file else {
-                    (named, fds) = Default::default();
-                    break;
-                };
-                fds.extend([file.as_fd(), row.lease_fd.as_fd()]);
+        if let Ok(to_read) = &to_read {
+            for (i, &(n, row)) in rows.iter().enumerate() {
+                fds.extend([to_read.get(i).unwrap_or(&row.file), &row.lease_fd].map(AsFd::as_fd));
                 named.push((n, row.serial));
                 // Before it has them: there is no moment at which it has one without this.
                 self.table.slot(slot).attached.fetch_or(1 << n, SeqCst);

@@ -127,10 +127,13 @@ impl Supervisor {
     }
 
     /// Whether a member is of the user whose tree this is, or can be again.
-    pub(super) fn is_of_our_user(&self, slot: SlotNumber) -> bool {
+    ///
+    /// # Errors
+    /// It is gone, or `/proc` cannot be read: for want of descriptors, say.
+    pub(super) fn is_of_our_user(&self, slot: SlotNumber) -> Result<bool, Errno> {
         let us = rustix::process::geteuid().as_raw();
         let member = self.members[slot.index()].as_ref();
-        member.is_some_and(|member| member.process.has_user(us).unwrap_or(false))
+        member.ok_or(Errno::SRCH)?.process.has_user(us)
     }
 
     /// A slot for who joins: the one reserved for it, or a free one. Its limits are set.

@@ -13,6 +13,13 @@ pub enum DeviceState {
     Leaving,
 }
 
+impl DeviceState {
+    /// Whether a removal is under way.
+    pub fn is_to_go(self) -> bool {
+        matches!(self, Self::Asked | Self::Leaving)
+    }
+}
+
 /// A device as every member sees it.
 #[repr(C)]
 pub(crate) struct DeviceRow {
@@ -50,6 +57,20 @@ impl DeviceRow {
 
     pub fn set_state(&self, serial: u64, state: DeviceState) {
         self.stamp.store(serial << 2 | state as u64, SeqCst);
+    }
+
+    /// Takes back the removal of this device, if one is under way; whether it was. Its leases are reopened first, by
+    /// each who comes.
+    pub fn stay(&self, serial: u64, reopen: impl FnOnce()) -> bool {
+        let stamp = self.stamp.load(SeqCst);
+        let goes = |(now, state): (u64, DeviceState)| now == serial && state.is_to_go();
+        if !self.device().is_some_and(goes) {
+            return false;
+        }
+        reopen();
+        let on = serial << 2 | DeviceState::On as u64;
+        let swapped = self.stamp.compare_exchange(stamp, on, SeqCst, SeqCst);
+        swapped.is_ok()
     }
 
     pub fn clear(&self) {

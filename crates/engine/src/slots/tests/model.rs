@@ -96,6 +96,7 @@ impl Mover for Entries {
         let Some(to) = to else { return Moved::NoPlace };
         let mut naive = self.naive.lock().unwrap();
         for i in 0..u32::from(from.len) {
+            // No run that is moved holds what was given up.
             let was = naive.owner.remove(&(from.device.0, from.start.0 + i));
             assert_eq!(was, Some(owner.0 + i));
             naive
@@ -562,7 +563,10 @@ impl Run {
         let id = usage[nth % usage.len()].device;
         let used = |id: DeviceId| {
             let naive = self.entries.naive.lock().unwrap();
-            naive.owner.keys().filter(|(d, _)| *d == id.0).count() as u64
+            let of = naive.owner.iter().filter(|((d, _), _)| *d == id.0);
+            // Copies are given up.
+            of.filter(|(_, owner)| !naive.cached.contains(owner))
+                .count() as u64
         };
         let free = |d: &DeviceUsage| u64::from(d.slots - d.bad) - used(d.device);
         let others = usage.iter().filter(|d| d.device != id && d.accepting);

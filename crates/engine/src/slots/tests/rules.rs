@@ -406,6 +406,39 @@ fn repeated_errors_take_the_device_out() {
     assert_eq!(out[0].device, other);
 }
 
+/// Pages that are in memory too need no other place: neither those of the device that goes, nor those where pages go to.
+#[test]
+fn a_drain_gives_copies_up() {
+    let mut run = Run::new(Options::default());
+    run.add(1024, DeviceSpec::default(), false).unwrap();
+    for _ in 0..2000 {
+        run.allocate(A, 1);
+    }
+    run.step(Op::Cache {
+        nth: 0,
+        count: 1000,
+    });
+    let estimate = run.devices.drain_estimate(DeviceId(0)).unwrap();
+    assert_eq!((estimate.pages, estimate.lacks()), (1000, 0));
+    run.drain(0);
+    run.check();
+    assert_eq!(run.entries.naive.lock().unwrap().owner.len(), 1000);
+    let usage = run.devices.usage();
+    assert_eq!((usage.len(), usage[0].used), (1, 1000));
+
+    run.add(512, DeviceSpec::default(), false).unwrap();
+    run.step(Op::Cache { nth: 0, count: 400 });
+    while run.devices.usage()[1].used < 512 {
+        run.allocate(A, 1);
+    }
+    let second = run.devices.usage()[1].device;
+    let estimate = run.devices.drain_estimate(second).unwrap();
+    assert!(
+        estimate.lacks() < 512 && estimate.room >= 400,
+        "{estimate:?}"
+    );
+}
+
 #[test]
 fn a_drain_without_room_says_how_much_is_missing_and_moves_nothing() {
     let mut run = Run::new(Options::default());
