@@ -27,5 +27,6 @@ pub const SLACK: u64 = 48 * MIB;
 /// Bytes over its budget that a tree may have for long ([`job::LASTING`]).
 pub const LASTING_SLACK: u64 = 6 * MIB;
 
-/// And by this for each process of a tree that has a hundred or more: what it allocates between two measurements.
-pub const LASTING_SLACK_OF_PROCESS: u64 = MIB / 16;
+/// And by this for each process of a tree that has a hundred or more: what it allocates between two measurements. Where
+/// more threads run than processors, all of them swap in at once, and each needs tables and buffers for it.
+pub const LASTING_SLACK_OF_PROCESS: u64 = MIB / 8;

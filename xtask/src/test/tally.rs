@@ -19,6 +19,9 @@ pub struct Tally {
 /// Lines of a failed test's output that are repeated at the end: the last ones say what failed.
 const REPEATED: usize = 40;
 
+/// Lines of what a failed test panicked with that stand beside its name.
+const REASON: usize = 6;
+
 /// Test programs that are listed at the end as the slowest.
 const SLOWEST: usize = 8;
 
@@ -51,6 +54,7 @@ impl Tally {
         }
         for name in &self.failed {
             println!("failed: {name}");
+            self.reason(name).for_each(|line| println!("    {line}"));
         }
         let mut avoidable = 0;
         let whole = self.skipped.iter().map(|skip| ("skipped", skip));
@@ -67,6 +71,15 @@ impl Tally {
         }
         self.slowest();
         avoidable
+    }
+
+    /// What a failed test panicked with, in a few lines: the output itself may be cut off by whoever shows it.
+    fn reason(&self, test: &str) -> impl Iterator<Item = &String> {
+        let outputs = self.outputs.iter().filter(move |(name, _)| name == test);
+        let lines = outputs.flat_map(|(_, lines)| lines);
+        let lines = lines.skip_while(|line| !line.contains("panicked at"));
+        let lines = lines.take_while(|line| *line != "stack backtrace:");
+        lines.take(REASON)
     }
 
     /// Lists the test programs that took longest.
@@ -178,12 +191,14 @@ mod tests {
         let mut reader = Reader::default();
         let text = "test own_main ... ok (0.02 s)\ntest own_other ... FAILED: exit status 101 (0.02 s)\nrunning 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ok\n\nsuccesses:\n\n\
                     ---- b stdout ----\nskipped in part: no cgroup\nskipped in part: no cgroup\n---- d stdout ----\nskipped: needs root\ntest e ... FAILED\n\n\nsuccesses:\n    a::b\n\nfailures:\n\n---- c stdout ----\n\
-                    boom\n\nfailures:\n    c\n\ntest result: FAILED. 2 passed";
+                    before\nthread 'c' (1) panicked at c.rs:1:2:\nboom\nstack backtrace:\n  0: x\n\nfailures:\n    c\n\ntest result: FAILED. 2 passed";
         text.lines().for_each(|line| reader.line(line, &mut tally));
         let failed = vec!["own_other".to_string(), "c".to_string()];
-        assert_eq!((tally.passed, tally.failed), (2, failed));
+        assert_eq!((tally.passed, &tally.failed), (2, &failed));
         assert_eq!(tally.outputs[0].0, "c");
-        assert_eq!(tally.outputs[0].1[0], "boom");
+        assert_eq!(tally.outputs[0].1[0], "before");
+        let reason: Vec<_> = tally.reason("c").collect();
+        assert_eq!(reason, ["thread 'c' (1) panicked at c.rs:1:2:", "boom"]);
         assert_eq!(
             (
                 tally.skipped[0].test.as_str(),
