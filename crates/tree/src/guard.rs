@@ -19,6 +19,7 @@
 //! A member whose packet cannot be sent at once is sent again with the next tick.
 
 use crate::protocol;
+use crate::table::WAITS_FOR_CHILDREN;
 use ebb_sys::proc;
 use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,16 +31,16 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long a helper waits, once its program has ended, for children that take devices from it.
-pub const WAITS_FOR_CHILDREN: Duration = Duration::from_secs(1);
-
 /// The packet of a member.
 const MEMBER: u8 = 0;
 /// The packet that standard error is to be left.
 const LEAVE_STDERR: u8 = 1;
 
-/// How long a helper has to end by itself once its program has.
-pub(crate) const GRACE: Duration = WAITS_FOR_CHILDREN.saturating_add(Duration::from_millis(250));
+/// How long a helper has to end by itself once its program has, and it has waited for children. It cannot where the
+/// program was killed within a memory call, whose lock nobody gives back.
+pub(crate) const PROMPT: Duration = Duration::from_millis(250);
+/// The same, however long it waits for children.
+const GRACE: Duration = WAITS_FOR_CHILDREN.saturating_add(PROMPT);
 
 /// Starts a process that calls [`guard`] with this socket; returns its number in the system.
 pub type Launcher = Box<dyn FnMut(OwnedFd) -> io::Result<u32> + Send>;

@@ -74,7 +74,7 @@ mod waits;
 #[cfg(not(loom))]
 pub use {
     ebb_stores::Facts,
-    guard::{Launcher, WAITS_FOR_CHILDREN, guard},
+    guard::{Launcher, guard},
     histogram::{BOUNDS_NS, Histogram, Summary},
     member::{ChildSlot, Device, JoinError, Member, PagesOfMember},
     protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request, is_stopped, trees},

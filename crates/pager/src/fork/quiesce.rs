@@ -149,8 +149,15 @@ impl<K: Kernel> FaultService<K> {
         fork.quiescent(self.kernel);
         while fork.wait_over(self.kernel, Duration::from_millis(1)) {
             self.leave_with_program();
+            // The forking thread has it by now, or was killed with it: whoever waited for that would see no end.
+            let Some(mut state) = self.base.try_lock_service() else {
+                continue;
+            };
             // A service thread may have had a fault under way, or have waited long enough.
-            self.quiesce(worker, &mut refusals);
+            if self.unstage(&mut state) != Unstaged::All {
+                drop(state);
+                self.quiesce(worker, &mut refusals);
+            }
         }
         drop(closed);
         self.protect_shared(&mut self.lock());

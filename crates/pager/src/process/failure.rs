@@ -9,7 +9,7 @@ use crate::process::base::Base;
 use crate::process::context::Context;
 use ebb_sys::paging::Kernel;
 use ebb_sys::program::Gone;
-use ebb_tree::{HelperExit, Member, WAITS_FOR_CHILDREN};
+use ebb_tree::{HelperExit, Member};
 use std::panic::PanicHookInfo;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -96,7 +96,12 @@ impl<K: Kernel> Context<K> {
     /// pages. Nobody is waited for long, as the dead program's memory stays meanwhile.
     fn wait_for_children(&self) {
         let begin = self.kernel.now();
-        while self.member.has_pending_children() && self.kernel.now() - begin < WAITS_FOR_CHILDREN {
+        let waited = || self.kernel.now() - begin;
+        while self
+            .member
+            .waits_for_children()
+            .is_some_and(|wait| waited() < wait)
+        {
             self.kernel.sleep(Duration::from_millis(1));
         }
     }

@@ -132,7 +132,7 @@ impl Keyring {
             }
         });
         let Some(mut ring) = unused else { return false };
-        *ring = Ring::of(0);
+        ring.wipe();
         true
     }
 
@@ -148,6 +148,13 @@ impl Keyring {
 }
 
 impl Ring {
+    /// Drops all keys, for good. No memory is freed: a program that was killed as it forked has the heap's lock for ever.
+    fn wipe(&mut self) {
+        (self.most, self.held, self.needed, self.writing) = (0, 0, 0, None);
+        self.keys.fill_with(|| None);
+        self.ciphers.fill_with(|| None);
+    }
+
     /// An empty one, for so many keys.
     fn of(most: usize) -> Self {
         Self {

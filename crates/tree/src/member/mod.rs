@@ -486,11 +486,10 @@ impl Member {
         self.table.slot(child.slot).name(child.taken, named, true);
     }
 
-    /// Whether a child has a slot and is not served yet: it may need what this process's helper has.
-    pub fn has_pending_children(&self) -> bool {
-        let me = Some(self.slot());
-        let pending = |word: StateWord| word.state == SlotState::Reserved && word.parent == me;
-        self.table.taken().any(|(_, word)| pending(word))
+    /// How long the helper of a program that has ended may wait for children that need what it has; none: there are
+    /// none.
+    pub fn waits_for_children(&self) -> Option<Duration> {
+        self.table.waits_for_children(self.slot())
     }
 
     /// Whether the supervisor is there. On the thread that joined.

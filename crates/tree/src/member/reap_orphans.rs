@@ -223,19 +223,6 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_pending_until_it_pages() {
-        let fixture = DeadChild::new();
-        fixture.member.reap_dead();
-        assert!(!fixture.member.has_pending_children());
-        let child = fixture.member.reserve_child(100).unwrap();
-        fixture.member.child_forked(child, std::process::id());
-        assert!(fixture.member.has_pending_children());
-        let paging = StateWord::of(SlotState::Paging);
-        fixture.member.table.set_state(child.number(), paging);
-        assert!(!fixture.member.has_pending_children());
-    }
-
-    #[test]
     fn no_child_is_reaped_while_its_helper_lives() {
         let fixture = DeadChild::new();
         let (slot, taken) = (

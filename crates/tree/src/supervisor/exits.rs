@@ -13,7 +13,6 @@
 
 use super::Supervisor;
 use super::pending_children::PendingChild;
-use crate::guard::GRACE;
 use crate::table::{SlotNumber, StateWord};
 use ebb_sys::proc;
 use std::sync::atomic::Ordering::*;
@@ -29,7 +28,7 @@ impl Supervisor {
             && proc::has_ended(&member.pidfd)
         {
             self.own_limits.forget(&member.process);
-            if !self.let_helper_end(slot, GRACE) {
+            if !self.let_helper_end(slot, self.grace(slot)) {
                 self.reap(slot);
             }
         }

@@ -11,7 +11,7 @@
 //! The helper alone writes to devices, and the program alone to its memory. So leases and charges are
 //! released once the helper is dead *and* the program is dead or another program:
 //! ```text
-//! program dies or execs   the helper sees it and ends; if it has not after GRACE, it is killed
+//! program dies or execs   the helper sees it and ends; if it has not in its grace, it is killed
 //! helper dies             the program is killed, as nobody can bring back what is out; unless the helper has
 //!                         said that it exits, or the program is ending anyway
 //! ```
@@ -23,7 +23,7 @@
 
 use super::managed_process::Helper;
 use super::{ANY_CHILD, Supervisor, Token};
-use crate::guard::GRACE;
+use crate::guard::PROMPT;
 use crate::protocol::HelperExit;
 use crate::table::{SlotNumber, SlotState};
 use ebb_sys::proc::{self, Process};
@@ -51,6 +51,11 @@ impl Supervisor {
         {
             helper.exit = Some(why);
         }
+    }
+
+    /// How long the helper of a slot has to end once its program has.
+    pub(super) fn grace(&self, slot: SlotNumber) -> Duration {
+        PROMPT + self.table.waits_for_children(slot).unwrap_or_default()
     }
 
     /// The program of a slot has ended, or become another; true if a helper of it is left, which then
@@ -149,7 +154,7 @@ impl Supervisor {
             if helper.is_due(now) {
                 self.let_helper_end(slot, Duration::ZERO);
             } else if helper.due.is_none() && member.program_is_gone() {
-                self.let_helper_end(slot, GRACE);
+                self.let_helper_end(slot, self.grace(slot));
             }
         }
     }

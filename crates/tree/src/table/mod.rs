@@ -16,6 +16,7 @@
 
 mod area;
 mod ask;
+mod awaited_children;
 mod charge;
 mod config;
 mod device;
@@ -40,6 +41,7 @@ pub(crate) use refaults::Refaults;
 pub(crate) use slot::{Named, Slot, StateWord};
 pub use slot::{SlotNumber, SlotState};
 
+pub(crate) use awaited_children::CHILD as WAITS_FOR_CHILDREN;
 pub use start::start_threshold;
 pub(crate) use supervised::is_nobody;
 
