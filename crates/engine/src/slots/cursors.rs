@@ -187,6 +187,8 @@ impl Devices {
         {
             return;
         }
+        // Nobody hears of these while the cluster is in hand.
+        cluster.release_gone();
         device.open(&mut cluster);
         let mut before = None;
         if let Some(shared) = &mut shared {

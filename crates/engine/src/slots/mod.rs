@@ -193,12 +193,17 @@ impl Devices {
             self.in_flight.clone(),
         ));
         control.order.add(id, spec.priority, device.node);
+        // Whoever finds it in the own processor's table must not take it for the only one, and use it before the others
+        // know it. The lock of the table carries the count. The first of all counts when everybody knows it.
+        let is_first = self.is_empty();
+        let counted = u32::from(!is_first);
+        self.count.0.fetch_add(counted, Relaxed);
         for cpu in &self.cpus {
             cpu.reset(id);
             lock(&cpu.state).devices[id.index()] = Some(device.clone());
         }
         control.devices[id.index()] = Some(device);
-        self.count.0.fetch_add(1, Relaxed);
+        self.count.0.fetch_add(1 - counted, Relaxed);
         self.in_flight.freed(slots as u32);
         Ok(id)
     }

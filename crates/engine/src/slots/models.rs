@@ -475,3 +475,19 @@ fn loom_a_device_comes_in_the_place_of_one_that_goes() {
         }
     });
 }
+
+/// While there is another: nobody takes the new one for the only one before all processors know it.
+#[test]
+fn loom_a_device_that_comes_beside_another_is_known_where_it_is_used() {
+    model(|| {
+        let devices = devices(512, false);
+        add(&devices, 512, false).unwrap();
+        devices.remove(A, DeviceId(0)).unwrap();
+        let other = devices.clone();
+        let thread = thread::spawn(move || add(&other, 512, false).unwrap());
+        let got = allocate(&devices, A, 1, 0).expect("the other device has room");
+        devices.free(B, EntryId(0), got).unwrap();
+        assert_eq!(thread.join().unwrap(), DeviceId(0));
+        devices.check();
+    });
+}

@@ -20,7 +20,7 @@ impl Devices {
     /// Whether more than half of the slots that this process can have on a device are used: then those
     /// that only hold a copy are worth reclaiming.
     pub(super) fn half_full(&self, device: &Device) -> bool {
-        u64::from(self.used(device)) * 2 > device.within_reach()
+        u64::from(self.used_of_ours(device)) * 2 > device.within_reach()
     }
 
     /// Reclaims the cached slots of a window that could hold the folio. The cluster stays
@@ -116,16 +116,13 @@ impl Devices {
 }
 
 impl Device {
-    /// Slots that this process can have, or has: with a lender, of the clusters that it holds or reads
-    /// and of those that the lender has. The use that others make of theirs is unknown here.
+    /// Slots that this process can have, or has: with a lender, of the clusters that it holds
+    /// and of those that the lender has. Those that a fork froze, or that others have, give none.
     fn within_reach(&self) -> u64 {
         if self.lender.is_none() {
             return u64::from(self.slots);
         }
-        let ours_or_read = {
-            let lists = self.lists();
-            lists.held + lists.idle
-        };
-        ours_or_read + self.borrowable()
+        let held = self.lists().held;
+        held + self.borrowable()
     }
 }

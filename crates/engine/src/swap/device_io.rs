@@ -354,7 +354,8 @@ impl Swap {
             let locked = self.space.lock(entry);
             let now = locked.word();
             if !locked.is_at(word.location()) {
-                word = now;
+                // Another place has a second read of its own.
+                (word, again) = (now, false);
                 drop(locked);
             } else if decoded.is_some() {
                 self.env.counters.pswpin.add(1);
