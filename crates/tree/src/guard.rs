@@ -40,7 +40,7 @@ const LEAVE_STDERR: u8 = 1;
 /// program was killed within a memory call, whose lock nobody gives back.
 pub(crate) const PROMPT: Duration = Duration::from_millis(250);
 /// The same, however long it waits for children.
-const GRACE: Duration = WAITS_FOR_CHILDREN.saturating_add(PROMPT);
+pub(crate) const GRACE: Duration = WAITS_FOR_CHILDREN.saturating_add(PROMPT);
 
 /// Starts a process that calls [`guard`] with this socket; returns its number in the system.
 pub type Launcher = Box<dyn FnMut(OwnedFd) -> io::Result<u32> + Send>;

@@ -201,10 +201,12 @@ impl DeviceSet {
     /// The same without a supervisor: `open` opens what the parent has by this number.
     pub fn open_again(
         &self,
+        member: &Member,
         open: impl Fn(i32) -> Result<OwnedFd, String>,
     ) -> Result<Vec<(u64, OwnedFd)>, String> {
         let inner = self.lock();
-        let attached = inner.attached.iter();
+        let has = |a: &&Attached| member.holds_again(a.row, a.serial);
+        let attached = inner.attached.iter().filter(has);
         let opened = attached.map(|a| Ok((a.serial, open(a.file.descriptor())?)));
         opened
             .collect::<Result<_, String>>()
@@ -506,7 +508,8 @@ impl DeviceSet {
                     more = true;
                     false
                 }
-                Some((_, DeviceState::Leaving)) => attached.leaving.answer.is_none(),
+                // Nobody forgets a device that is in use; and if it is, nothing more may go there.
+                Some((_, DeviceState::Leaving)) | None => attached.leaving.answer.is_none(),
                 _ => false,
             };
             more |= leaving;

@@ -118,7 +118,10 @@ impl<K: Kernel> FaultService<K> {
                 state.parked.park(fault);
                 return Err(Served::Done);
             }
-            Page::Swapped(_) if !fault.protected && !state.is_registered(waiter.page) => {
+            // What is put there would be refused, and lost.
+            Page::Swapped(_) | Page::Staged(_)
+                if !fault.protected && !state.is_registered(waiter.page) =>
+            {
                 return self.park_early(state, fault);
             }
             // Memory grew in place: the kernel has it registered at once. A thread that was only woken would
@@ -251,8 +254,11 @@ impl<K: Kernel> FaultService<K> {
         let window = state.window(page);
         let reads_only = self.swap_space.devices.reads_only();
         let pages = &state.pages;
+        let range = state.ranges.find(page.address());
         let staged = |p| {
-            let is = matches!(pages.map().get(p), Page::Staged(_));
+            // Beside it may be memory that is not registered yet.
+            let is = matches!(pages.map().get(p), Page::Staged(_))
+                && (p == page || range.is_some_and(|range| range.holds(p)));
             is && (p == page || !reads_only || pages.staged_copy(p).is_none())
         };
         let (first, wanted) = around(page, window.first, window.pages, staged);

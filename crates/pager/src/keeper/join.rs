@@ -48,7 +48,7 @@ impl<K: Kernel> Pager<K> {
             // The supervisor is gone, perhaps since its welcome: the descriptors are the parent's.
             Err(JoinError::Connect(_)) if !member.supervised() => {
                 let parent_task = self.lifecycle.keeper_task();
-                devices.open_again(|fd| {
+                devices.open_again(member, |fd| {
                     let opened = self.kernel.reopen(parent_task, fd);
                     opened.map_err(|e| e.to_string())
                 })

@@ -279,7 +279,14 @@ impl Staging {
     pub fn begin_store(&mut self, clean: bool) -> Option<BayIndex> {
         let is_clean =
             |bay: &&BayIndex| self.bays[bay.0 as usize].clean != 0 && self.is_still(**bay);
-        let first = self.staged.iter().filter(|_| clean).find(is_clean).copied();
+        let found = self.staged.iter().filter(|_| clean).find(is_clean).copied();
+        let open = self
+            .open
+            .filter(|bay| clean && found.is_none() && is_clean(&bay));
+        if open.is_some() {
+            self.close();
+        }
+        let first = found.or(open);
         let bay = first.or_else(|| self.oldest_staged())?;
         self.bay(bay).storing = true;
         Some(bay)

@@ -139,6 +139,18 @@ impl Member {
         Ok(devices)
     }
 
+    /// In a forked child that opens a device by itself: says that it holds it; whether that is still there.
+    pub fn holds_again(&self, row: usize, serial: u64) -> bool {
+        // First: a device that is there after it does not go before this process has detached.
+        let attached = &self.table.slot(self.slot()).attached;
+        attached.fetch_or(1 << row, SeqCst);
+        let there = self.device(row).is_some_and(|(now, _)| now == serial);
+        if !there {
+            attached.fetch_and(!(1 << row), SeqCst);
+        }
+        there
+    }
+
     /// The supervisor takes this process for one that holds these devices, and it does not.
     fn disown(&self, rows: impl Iterator<Item = usize>) {
         let held = self.held.lock();

@@ -32,7 +32,7 @@ use crate::table::{Named, SlotNumber, StateWord, Table, is_nobody as is_dead};
 use std::sync::atomic::Ordering::*;
 
 impl Table {
-    /// Makes process `me` the reaper of a slot whose process is dead, and whose state was `seen`.
+    /// Makes process `me`, the caller, the reaper of a slot whose process is dead, and whose state was `seen`.
     /// False: another process reaps it, or did.
     fn claim(&self, n: SlotNumber, seen: StateWord, me: u32) -> bool {
         let claim = |pid: u32| (seen.taken as u64) << 32 | pid as u64;
@@ -71,7 +71,8 @@ impl Member {
                     && !matches!(helper, Named::Pid(pid) if is_dead(pid))
                 // It may be a stranger's name.
                 || table.is_mixed()
-                || !table.claim(n, word, self.program_pid())
+                // Named by the task that does it: a helper goes on when its program is dead.
+                || !table.claim(n, word, std::process::id())
             {
                 continue;
             }

@@ -150,17 +150,21 @@ impl Supervisor {
                 .collect(),
             Err(error) => Err(error),
         };
-        let (mut named, mut fds) = (Vec::new(), Vec::new());
+        let (mut named, mut fds, mut new) = (Vec::new(), Vec::new(), 0);
+        let attached = &self.table.slot(slot).attached;
         if let Ok(to_read) = &to_read {
             for (i, &(n, row)) in rows.iter().enumerate() {
                 fds.extend([to_read.get(i).unwrap_or(&row.file), &row.lease_fd].map(AsFd::as_fd));
                 named.push((n, row.serial));
                 // Before it has them: there is no moment at which it has one without this.
-                self.table.slot(slot).attached.fetch_or(1 << n, SeqCst);
+                new |= 1 << n & !attached.fetch_or(1 << n, SeqCst);
             }
         }
-        // A member that cannot be told asks again.
-        let _ = protocol::send(connection, &protocol::devices(&named), &fds);
+        if protocol::send(connection, &protocol::devices(&named), &fds).is_err() {
+            attached.fetch_and(!new, SeqCst);
+            // Without descriptors it may go. A member that cannot be told at all asks again, when it is tired of waiting.
+            let _ = protocol::send(connection, &protocol::devices(&[]), &[]);
+        }
     }
 
     /// Handles a command's request.

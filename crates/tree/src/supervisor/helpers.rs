@@ -23,7 +23,7 @@
 
 use super::managed_process::Helper;
 use super::{ANY_CHILD, Supervisor, Token};
-use crate::guard::PROMPT;
+use crate::guard::{GRACE, PROMPT};
 use crate::protocol::HelperExit;
 use crate::table::{SlotNumber, SlotState};
 use ebb_sys::proc::{self, Process};
@@ -58,6 +58,21 @@ impl Supervisor {
         PROMPT + self.table.waits_for_children(slot).unwrap_or_default()
     }
 
+    /// Whether the helper of a slot is given more time, as a child that was not known to be born waits for it.
+    fn is_put_off(&mut self, slot: SlotNumber, now: Instant) -> bool {
+        let waits = self.table.waits_for_children(slot);
+        let member = self.members[slot.index()].as_mut();
+        let helper = member.and_then(|member| member.helper.as_mut());
+        let (Some(helper), Some(wait)) = (helper, waits) else {
+            return false;
+        };
+        let latest = helper
+            .latest
+            .filter(|latest| !helper.killed && now < *latest);
+        helper.due = latest.map(|latest| latest.min(now + wait)).or(helper.due);
+        latest.is_some()
+    }
+
     /// The program of a slot has ended, or become another; true if a helper of it is left, which then
     /// is given its time to end.
     pub(super) fn let_helper_end(&mut self, slot: SlotNumber, grace: Duration) -> bool {
@@ -73,6 +88,7 @@ impl Supervisor {
         }
         let due = Instant::now() + grace;
         helper.due = Some(helper.due.map_or(due, |old| old.min(due)));
+        helper.latest.get_or_insert(Instant::now() + GRACE);
         if grace.is_zero() {
             helper.kill();
         }
@@ -152,7 +168,9 @@ impl Supervisor {
                 continue;
             };
             if helper.is_due(now) {
-                self.let_helper_end(slot, Duration::ZERO);
+                if !self.is_put_off(slot, now) {
+                    self.let_helper_end(slot, Duration::ZERO);
+                }
             } else if helper.due.is_none() && member.program_is_gone() {
                 self.let_helper_end(slot, self.grace(slot));
             }

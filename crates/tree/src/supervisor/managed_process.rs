@@ -37,6 +37,8 @@ pub(super) struct Helper {
     pub ended: bool,
     /// The time when it is killed: its program is gone.
     pub due: Option<Instant>,
+    /// The latest that this may come to be, for children's sake.
+    pub latest: Option<Instant>,
     /// Flag: it is killed.
     pub killed: bool,
     /// The reason why it exits, if it has said so.
@@ -115,6 +117,7 @@ impl Helper {
             pidfd,
             ended: false,
             due: None,
+            latest: None,
             killed: false,
             exit: None,
         }

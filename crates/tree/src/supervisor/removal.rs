@@ -269,6 +269,8 @@ impl Supervisor {
         let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         if let Ok(stat) = rustix::fs::fstat(&row.lease_fd) {
             let _ = rustix::fs::fallocate(&row.lease_fd, punch, 0, stat.st_size as u64);
+            // As they were before: nobody who still has them may own more.
+            row.leases.close();
         }
         self.table.devices[n].clear();
         self.table.devices_changed();
