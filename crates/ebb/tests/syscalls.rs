@@ -476,6 +476,14 @@ fn a_userfaultfd_of_the_programs_own() {
     assert!(managed.run.stderr.contains(told), "{}", managed.run.stderr);
 }
 
+/// What ends may be wider than what was begun, and nothing is lost where memory that may not be read is registered.
+#[test]
+fn a_userfaultfd_over_more_than_it_has() {
+    if !cannot_page() {
+        unusual("wide");
+    }
+}
+
 #[test]
 fn memory_that_may_be_merged_and_memory_that_grows_down() {
     if cannot_page() {

@@ -2,7 +2,7 @@
 
 use crate::PAGE;
 use crate::frames::Frame;
-use crate::page_tables::{InChild, PageTables, pages_of};
+use crate::page_tables::{PageTables, pages_of};
 use crate::threads::{Call, Disturbance, Event, Threads};
 use ebb_sys::Errno;
 use ebb_sys::memory::page_up;
@@ -232,12 +232,12 @@ impl<T: Threads> MemoryKernel<T> {
     pub fn become_child(&self) {
         let mut tables = self.lock();
         for (start, len, in_child) in tables.own_memory() {
-            match in_child {
-                InChild::Copied => {}
+            if in_child.absent {
                 // SAFETY: host memory of this kernel's own, to which the pager of a child has no reference.
-                InChild::Absent => drop(unsafe { ebb_sys::memory::munmap(start, len) }),
+                let _ = unsafe { ebb_sys::memory::munmap(start, len) };
+            } else if in_child.wiped {
                 // SAFETY: the same, which the pager takes to be zeros from now on.
-                InChild::Wiped => unsafe { (start as *mut u8).write_bytes(0, len) },
+                unsafe { (start as *mut u8).write_bytes(0, len) };
             }
         }
         tables.become_child();
@@ -766,11 +766,14 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                     tables.poisoned.remove(&at);
                 }
             }
-            libc::MADV_DONTFORK => tables.change(addr, len, |m| m.in_child = InChild::Absent),
-            libc::MADV_DOFORK | libc::MADV_KEEPONFORK => {
-                tables.change(addr, len, |m| m.in_child = InChild::Copied);
+            libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+                let absent = advice == libc::MADV_DONTFORK;
+                tables.change(addr, len, |m| m.in_child.absent = absent);
             }
-            libc::MADV_WIPEONFORK => tables.change(addr, len, |m| m.in_child = InChild::Wiped),
+            libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+                let wiped = advice == libc::MADV_WIPEONFORK;
+                tables.change(addr, len, |m| m.in_child.wiped = wiped);
+            }
             libc::MADV_POPULATE_WRITE if !whole => {}
             libc::MADV_POPULATE_WRITE if self.threads.is_own_thread() => {
                 for (_, page) in tables.pages.range_mut(addr..addr + len) {

@@ -7,16 +7,13 @@ use ebb_sys::memory::page_up;
 use ebb_sys::userfaultfd::Fault;
 use std::collections::{BTreeSet, VecDeque};
 
-/// What a forked child has of a mapping.
+/// What a forked child has of a mapping: all of it, if neither is set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum InChild {
-    /// All of it.
-    #[default]
-    Copied,
-    /// Nothing (MADV_DONTFORK).
-    Absent,
-    /// Zeros (MADV_WIPEONFORK).
-    Wiped,
+pub struct InChild {
+    /// Flag: nothing (MADV_DONTFORK).
+    pub absent: bool,
+    /// Flag: zeros (MADV_WIPEONFORK).
+    pub wiped: bool,
 }
 
 /// A page's mapping. Neighbours whose mappings are equal are one mapping to the kernel.
@@ -109,7 +106,7 @@ impl PageTables {
             own,
             locked: false,
             on_fault: false,
-            in_child: InChild::Copied,
+            in_child: InChild::default(),
         };
         for at in pages_of(start, len) {
             self.mappings.insert(at, mapping);
@@ -248,14 +245,14 @@ impl PageTables {
         self.faults.clear();
         self.waiting.clear();
         self.long_pins = 0;
-        self.mappings.retain(|_, m| m.in_child != InChild::Absent);
+        self.mappings.retain(|_, m| !m.in_child.absent);
         for (_, mapping) in self.mappings.iter_mut() {
             (mapping.registered, mapping.locked) = (false, false);
         }
         let mappings = &self.mappings;
         let kept = |at: usize| {
             let mapping = mappings.get(at);
-            mapping.is_some_and(|m| m.in_child == InChild::Copied)
+            mapping.is_some_and(|m| !m.in_child.wiped)
         };
         self.pages.retain(|at, _| kept(at));
         self.poisoned.retain(|at| kept(*at));

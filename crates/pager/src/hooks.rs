@@ -65,6 +65,11 @@ pub fn admit_thread() {
     PAGER.admit_thread();
 }
 
+/// The first part of an area that is managed as a whole, or not at all: where it ends, and whether it is.
+pub fn managed_part(start: usize, end: usize) -> (usize, bool) {
+    PAGER.managed_part(start, end)
+}
+
 /// The program is about to register `len` bytes from `start` on with a userfaultfd.
 pub fn release_to_program(start: usize, len: usize) {
     PAGER.release_to_program(start, len);

@@ -247,7 +247,12 @@ bool ebb_mi_free(void* p) {
   if mi_unlikely(page == NULL) { return false; }
   freed_bytes += mi_page_block_size(page);
   mi_free_ex(p, NULL, page);
-  if mi_unlikely(freed_bytes >= LOOK_AFTER) { look(); }
+  if mi_unlikely(freed_bytes >= LOOK_AFTER) {
+    // Memory that is locked is not given back, which is no error of whoever frees.
+    const int before = errno;
+    look();
+    errno = before;
+  }
   return true;
 }
 

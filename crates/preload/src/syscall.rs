@@ -106,9 +106,10 @@ unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
                     as c_long
             }
             libc::SYS_ioctl => {
-                calls::before_ioctl(b as libc::c_ulong, at(c));
-                return None;
+                return calls::memory_ioctl(a as c_int, b as libc::c_ulong, at(c))
+                    .map(c_long::from);
             }
+            libc::SYS_prctl if calls::merges(a as c_int, b as libc::c_ulong) => 0,
             _ => return None,
         })
     }

@@ -2,6 +2,7 @@
  * Memory that few programs have: unusual WHAT SIZE_MIB, with WHAT one of
  *
  *   faults   has a userfaultfd of its own over memory that is partly out, partly never touched.
+ *   wide     ends the registration of more memory than it began, and has memory registered that may not be read.
  *   merged   advises the kernel to merge equal pages (KSM), in memory that is partly out.
  *   down     has a mapping that grows down, as stacks do.
  *
@@ -18,9 +19,14 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#ifndef PR_SET_MEMORY_MERGE
+#define PR_SET_MEMORY_MERGE 67
+#endif
 
 enum { PAGE = 4096, UNIT = 65536, MIB = 1 << 20 };
 #define READ_WRITE (PROT_READ | PROT_WRITE)
@@ -132,11 +138,37 @@ static int faults(size_t bytes)
 	return bad != 0;
 }
 
+static int wide(size_t bytes)
+{
+	char *memory = mapping(bytes, 0), *part = memory + bytes / 2 / PAGE * PAGE;
+	size_t hidden = 4 * MIB;
+	fill(memory, part - memory, 3);
+	fill(part, memory + bytes - part, 5);
+	char *last = memory + bytes - hidden;
+	/* The last ones were filled last: others come in between. */
+	size_t bad = wrong(memory, part - memory, 3);
+	mprotect(last, hidden, PROT_NONE);
+	int fd = open_userfaultfd();
+	/* It fails where pages of it are elsewhere: nothing may be lost by that. */
+	struct uffdio_register range = { .range = { (uintptr_t)last, hidden },
+					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+	ioctl(fd, UFFDIO_REGISTER, &range);
+	mprotect(last, hidden, READ_WRITE);
+	range.range.start = (uintptr_t)part;
+	printf("register %d\n", ioctl(fd, UFFDIO_REGISTER, &range));
+	struct uffdio_range all = { (uintptr_t)memory, bytes };
+	printf("unregister %d\n", ioctl(fd, UFFDIO_UNREGISTER, &all));
+	bad += wrong(memory, part - memory, 3) + wrong(part, memory + bytes - part, 5);
+	printf("%zu wrong\n", bad);
+	return bad != 0;
+}
+
 static int merged(size_t bytes)
 {
 	char *memory = mapping(bytes, 0);
 	fill(memory, bytes, 3);
 	size_t bad = 0;
+	printf("merge all %d\n", prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0));
 	for (int look = 0; look < 2; look++) {
 		int advised = madvise(memory + bytes / 4, bytes / 2, MADV_MERGEABLE);
 		printf("merge %d", advised);
@@ -177,6 +209,8 @@ int main(int argc, char **argv)
 	switch (argv[1][0]) {
 	case 'f':
 		return faults(bytes);
+	case 'w':
+		return wide(bytes);
 	case 'm':
 		return merged(bytes);
 	default:

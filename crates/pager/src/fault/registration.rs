@@ -8,7 +8,7 @@
 
 use crate::fault::fault_service::FaultService;
 use crate::map::page_map::{Page, PageNumber, UNIT};
-use crate::map::ranges::{InChild, Range};
+use crate::map::ranges::Range;
 use crate::process::base::Base;
 use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
@@ -215,7 +215,7 @@ impl<K: Kernel> FaultService<K> {
             let (start, len) = (range.start, range.end - range.start);
             // Something else may be mapped there by now: then there is nothing to end.
             let _ = self.kernel.unregister(start, len);
-            if range.attributes.in_child != InChild::Absent {
+            if !range.attributes.in_child.absent {
                 // SAFETY: advice that changes no content.
                 let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
             }

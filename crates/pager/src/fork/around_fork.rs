@@ -24,7 +24,7 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::fault::fault_service::FaultService;
-use crate::map::ranges::{InChild, Range};
+use crate::map::ranges::Range;
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::transit::SHORT;
@@ -157,7 +157,7 @@ impl<K: Kernel> Pager<K> {
             libc::MADV_DONTFORK
         };
         let concerned =
-            |r: &Range| (on || r.attributes.registered) && r.attributes.in_child != InChild::Absent;
+            |r: &Range| (on || r.attributes.registered) && !r.attributes.in_child.absent;
         for range in locked.ranges.all().filter(concerned) {
             // SAFETY: advice that changes no content.
             let _ = unsafe {

@@ -34,7 +34,7 @@ impl<K: Kernel> Pager<K> {
         // Locks on memory are not inherited.
         locked.ranges.change(0, usize::MAX, |a| a.locked = false);
         let Some(parent) = self.process() else {
-            let gone = |r: &crate::map::ranges::Range| r.attributes.in_child == InChild::Absent;
+            let gone = |r: &crate::map::ranges::Range| r.attributes.in_child.absent;
             let gone: Vec<_> = locked.ranges.all().filter(gone).collect();
             for range in gone {
                 locked.ranges.remove(range.start, range.end);
@@ -76,13 +76,13 @@ impl<K: Kernel> Pager<K> {
         while let Some(range) = locked.ranges.next(at, usize::MAX) {
             at = range.end;
             let kind = range.attributes.in_child;
-            if kind == InChild::Copied {
+            if kind == InChild::default() {
                 continue;
             }
             locked
                 .pages
                 .forget(Some(parent.swap), self.cpu(), range.start, range.end);
-            if kind == InChild::Absent {
+            if kind.absent {
                 locked.ranges.remove(range.start, range.end);
             }
         }

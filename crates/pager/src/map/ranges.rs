@@ -45,16 +45,27 @@ impl Shadow {
     }
 }
 
-/// The program's wish for a forked child's part in a range. (The kernel is told otherwise: see `fork`.)
+/// The program's wish for a forked child's part in a range: a copy, unless it is told otherwise. (The kernel is told
+/// otherwise: see `fork`.) Each flag is taken back by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum InChild {
-    /// A copy.
-    #[default]
-    Copied,
-    /// Zeros (MADV_WIPEONFORK).
-    Wiped,
-    /// Nothing (MADV_DONTFORK).
-    Absent,
+pub struct InChild {
+    /// Flag: the child has nothing (MADV_DONTFORK).
+    pub absent: bool,
+    /// Flag: it has zeros, if anything (MADV_WIPEONFORK).
+    pub wiped: bool,
+}
+
+impl InChild {
+    /// The wish after such advice.
+    pub fn advised(mut self, advice: i32) -> Self {
+        match advice {
+            libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+                self.absent = advice == libc::MADV_DONTFORK;
+            }
+            _ => self.wiped = advice == libc::MADV_WIPEONFORK,
+        }
+        self
+    }
 }
 
 impl Attributes {
@@ -67,7 +78,7 @@ impl Attributes {
             pinned: false,
             released: false,
             guarded: false,
-            in_child: InChild::Copied,
+            in_child: InChild::default(),
             shadow: None,
         }
     }

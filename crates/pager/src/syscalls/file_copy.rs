@@ -17,7 +17,7 @@
 //! addresses alone.
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
-use crate::map::ranges::{Attributes, InChild, Range, Ranges, Shadow};
+use crate::map::ranges::{Attributes, Range, Ranges, Shadow};
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
@@ -213,7 +213,7 @@ impl<K: Kernel> Pager<K> {
             Ok(()) => len,
             Err((bytes, _)) => bytes,
         };
-        if piece.attributes.in_child == InChild::Absent {
+        if piece.attributes.in_child.absent {
             // SAFETY: advice that changes no content.
             let _ = unsafe { self.kernel.madvise(start, bytes, libc::MADV_DONTFORK) };
         }

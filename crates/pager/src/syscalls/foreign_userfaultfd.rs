@@ -6,12 +6,15 @@
 //! 2. The keeper, which has the descriptor, ends our registration and forgets the range ([`FaultService::release_to_program`]).
 //!    It stays in memory from then on, and counts as memory that is not managed does.
 //!
+//! Memory that may not be read (PROT_NONE) and has pages elsewhere is not let go: registering it fails with EBUSY.
+//!
 //! The range is not taken back when the program ends its registration. And nothing tells whether the descriptor
 //! is of this process: if the addresses are another's, the same addresses here are let go for nothing.
 
 use crate::map::page_map::{Page, PageNumber};
 use crate::pager::Pager;
 use crate::process::outcome::Outcome;
+use crate::process::state::State;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
@@ -40,10 +43,18 @@ impl<K: Kernel> Pager<K> {
             };
             at = page + PAGE_SIZE;
         }
-        self.kernel.on_own_stack(move || {
+        // What cannot be read cannot be brought in so: it stays ours, and the program's call fails.
+        let all_in = self.kernel.on_own_stack(move || {
             let mut state = self.lock();
-            state.ranges.change(start, end, |a| a.released = true);
+            let all_in = !is_out(&state, (start, end));
+            if all_in {
+                state.ranges.change(start, end, |a| a.released = true);
+            }
+            all_in
         });
+        if !all_in {
+            return;
+        }
         while let Some(process) = self.process() {
             let seen = self.registration.rounds();
             if !self
@@ -55,6 +66,12 @@ impl<K: Kernel> Pager<K> {
             process.member.wake_self();
             self.registration.wait_round(&self.kernel, seen);
         }
+    }
+
+    /// The first part of an area that is managed as a whole, or not at all: where it ends, and whether it is.
+    pub fn managed_part(&'static self, start: usize, end: usize) -> (usize, bool) {
+        self.kernel
+            .on_own_stack(move || self.lock().ranges.part(start, end))
     }
 
     /// Nothing of it leaves from now on. True if more has to be done: the process pages.
@@ -94,4 +111,15 @@ impl<K: Kernel> Pager<K> {
         );
         out
     }
+}
+
+/// Whether a page of an area is somewhere else.
+fn is_out(state: &State, (start, end): (usize, usize)) -> bool {
+    let mut out = false;
+    let (start, end) = (PageNumber::of(start), PageNumber::of(end));
+    state.pages.map().each(start, end, |_, page| {
+        out = !matches!(page, Page::Untouched | Page::Resident(_) | Page::Poisoned);
+        if out { Break(()) } else { Continue(()) }
+    });
+    out
 }

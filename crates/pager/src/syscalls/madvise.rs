@@ -6,7 +6,7 @@
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
-use crate::map::ranges::{InChild, Range, Ranges};
+use crate::map::ranges::{Range, Ranges};
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
@@ -52,15 +52,6 @@ fn area(areas: *const libc::iovec, n: usize) -> Outcome<libc::iovec> {
     Ok(unsafe { std::mem::transmute::<[u8; size_of::<libc::iovec>()], libc::iovec>(bytes) })
 }
 
-/// What a child is to have after such advice.
-fn in_child(advice: i32) -> InChild {
-    match advice {
-        libc::MADV_DONTFORK => InChild::Absent,
-        libc::MADV_WIPEONFORK => InChild::Wiped,
-        _ => InChild::Copied,
-    }
-}
-
 /// Advises one part of an area after the other, as the kernel does it: behind a hole it goes on. `one` advises the part
 /// that begins at an address: where that ends, and what came of it.
 fn advise_each(
@@ -79,13 +70,13 @@ fn advise_each(
     holes
 }
 
-/// The same of what is known with the lock held. Managed memory hears of it only if it is `for_managed`; what a child is
-/// to have of that is noted.
+/// The same of what is known with the lock held. Managed memory hears of it only if it is `for_managed`; advice about
+/// children is noted.
 fn advise_parts(
     ranges: &mut Ranges,
     area: (usize, usize),
     for_managed: bool,
-    noted: Option<InChild>,
+    noted: Option<i32>,
     call: impl Fn(usize, usize) -> Outcome<()>,
 ) -> Outcome<()> {
     advise_each(area, |at| {
@@ -94,8 +85,8 @@ fn advise_parts(
             true => call(at, stop - at),
             false => Ok(()),
         };
-        if let (Some(now), Ok(()) | Err(libc::ENOMEM)) = (noted, advised) {
-            ranges.change(at, stop, |a| a.in_child = now);
+        if let (Some(advice), Ok(()) | Err(libc::ENOMEM)) = (noted, advised) {
+            ranges.change(at, stop, |a| a.in_child = a.in_child.advised(advice));
         }
         (stop, advised)
     })
@@ -171,8 +162,7 @@ impl<K: Kernel> Pager<K> {
                 | libc::MADV_KEEPONFORK => {
                     // Registered ranges are kept from children but at forks that we know of.
                     let ours = paged && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK);
-                    let now = Some(in_child(advice));
-                    return advise_parts(&mut state.ranges, area, !ours, now, call);
+                    return advise_parts(&mut state.ranges, area, !ours, Some(advice), call);
                 }
                 // Of no use for anonymous memory, and our mark (`registration::set_apart`).
                 libc::MADV_RANDOM => {

@@ -538,7 +538,7 @@ fn advice_on_forks_that_meets_a_hole_is_known() {
     let state = machine.process.lock();
     for page in [start, start + (UNIT + 1) * PAGE] {
         let range = state.ranges.find(page).unwrap();
-        assert_eq!(range.attributes.in_child, InChild::Wiped);
+        assert!(range.attributes.in_child.wiped);
     }
 }
 
@@ -552,8 +552,22 @@ fn advice_reaches_memory_that_is_not_managed() {
     let of_kernel = |machine: &Machine, at| machine.kernel.tables(|t| t.mappings[at].in_child);
     let before = of_kernel(&machine, start);
     for (advice, wanted, noted) in [
-        (libc::MADV_DONTFORK, KernelInChild::Absent, InChild::Absent),
-        (libc::MADV_DOFORK, KernelInChild::Copied, InChild::Copied),
+        (
+            libc::MADV_DONTFORK,
+            KernelInChild {
+                absent: true,
+                wiped: false,
+            },
+            InChild {
+                absent: true,
+                wiped: false,
+            },
+        ),
+        (
+            libc::MADV_DOFORK,
+            KernelInChild::default(),
+            InChild::default(),
+        ),
     ] {
         let advised = machine.madvise(start, hole - start, advice);
         assert_eq!(advised, Ok(()));
@@ -576,6 +590,26 @@ fn advice_reaches_memory_that_is_not_managed() {
     machine.check();
 }
 
+/// Memory that children find wiped stays so to them where it was kept from them for a while.
+#[test]
+fn advice_on_forks_takes_back_no_other() {
+    let mut machine = Machine::new(1024);
+    let start = half_out(&mut machine, UNIT);
+    let mut advise = |advices: &[i32]| {
+        for advice in advices {
+            machine.madvise(start, UNIT * PAGE, *advice).unwrap();
+        }
+        let range = machine.process.lock().ranges.find(start).unwrap();
+        let InChild { absent, wiped } = range.attributes.in_child;
+        (absent, wiped)
+    };
+    let (dont, again) = (libc::MADV_DONTFORK, libc::MADV_DOFORK);
+    let (wipe, keep) = (libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK);
+    assert_eq!(advise(&[wipe, dont, again]), (false, true));
+    assert_eq!(advise(&[dont, keep]), (true, false));
+    assert_eq!(advise(&[again]), (false, false));
+}
+
 /// The kernel refuses such a length before it looks at anything.
 #[test]
 fn a_length_beyond_whole_pages_is_no_advice() {
@@ -584,7 +618,7 @@ fn a_length_beyond_whole_pages_is_no_advice() {
     let advised = machine.madvise(0, usize::MAX, libc::MADV_DONTFORK);
     assert_eq!(advised, Err(libc::EINVAL));
     let range = machine.process.lock().ranges.find(start).unwrap();
-    assert_eq!(range.attributes.in_child, InChild::Copied);
+    assert_eq!(range.attributes.in_child, InChild::default());
 }
 
 /// The attributes of the page at an address, if it is managed.

@@ -17,7 +17,7 @@
 use core::ffi::c_void;
 use core::ptr;
 
-use crate::memory::calls::{mmap, mremap, munmap};
+use crate::memory::calls::{mmap, mremap};
 use ebb_pager::hooks;
 use ebb_sys::file;
 use ebb_sys::memory::{self as raw, PAGE};
@@ -103,7 +103,8 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let at = mremap(base.cast(), old_len, len, flags, target.cast());
         if at == libc::MAP_FAILED {
-            cancel(target, len);
+            // The kernel may have unmapped the reservation first, and another thread have mapped something there since.
+            // At worst addresses are left that nobody uses.
             return ptr::null_mut();
         }
         seal(target.add(offset).cast(), target, len)
@@ -116,7 +117,8 @@ pub unsafe fn free(block: *mut c_void) {
     // SAFETY: by the caller's contract.
     unsafe {
         let (base, len) = read(block);
-        munmap(base.cast(), len);
+        // The call without libc's `errno`, which `free` keeps. Refused: it stays, like what is locked.
+        let _ = hooks::munmap(base as usize, len);
     }
 }
 

@@ -1,11 +1,13 @@
 //! libc's memory calls, handed to the pager.
 
-use core::ffi::{c_int, c_ulong, c_void};
+use core::ffi::{c_int, c_long, c_ulong, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ebb_pager::hooks;
-use ebb_sys::userfaultfd::UFFDIO_REGISTER;
+use ebb_sys::memory::PAGE;
+use ebb_sys::raw;
+use ebb_sys::userfaultfd::{UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
 
 use crate::symbols::dlsym_next::DlsymNext;
 use crate::symbols::errno::libc_result;
@@ -236,7 +238,7 @@ pub fn resolve() {
     IOCTL.get();
 }
 
-/// Memory that the program registers with a userfaultfd of its own is not managed any more.
+/// Memory that the program has a userfaultfd of its own for is not managed any more.
 ///
 /// # Safety
 /// `ioctl(2)`'s.
@@ -244,7 +246,9 @@ pub fn resolve() {
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: the caller answers for the call.
     unsafe {
-        before_ioctl(request, argument);
+        if let Some(done) = memory_ioctl(fd, request, argument) {
+            return done;
+        }
         match IOCTL.get() {
             Some(next) => next(fd, request, argument),
             None => {
@@ -255,15 +259,110 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     }
 }
 
+/// What comes before an `ioctl` that is about memory; its answer, if that was all.
+///
 /// # Safety
 /// The arguments are those of an `ioctl`.
 #[inline(always)]
-pub(crate) unsafe fn before_ioctl(request: c_ulong, argument: *const c_void) {
-    if request == UFFDIO_REGISTER && !argument.is_null() {
-        // SAFETY: the kernel would read it.
-        let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
-        hooks::release_to_program(start as usize, len as usize);
+pub(crate) unsafe fn memory_ioctl(
+    fd: c_int,
+    request: c_ulong,
+    argument: *const c_void,
+) -> Option<c_int> {
+    const REGISTER: u32 = UFFDIO_REGISTER as u32;
+    const UNREGISTER: u32 = UFFDIO_UNREGISTER as u32;
+    const MOVE: u32 = UFFDIO_MOVE as u32;
+    // The kernel looks at 32 bits, and some callers extend the sign.
+    let before = match request as u32 {
+        REGISTER | UNREGISTER => 0,
+        // Where the pages go to is registered already; where they come from, those that are out are holes.
+        MOVE => 1,
+        _ => return None,
+    };
+    if argument.is_null() {
+        return None;
     }
+    let area = argument.cast::<u64>().wrapping_add(before);
+    // SAFETY: the kernel would read it.
+    let [start, len] = unsafe { area.cast::<[u64; 2]>().read_unaligned() };
+    let (start, end) = (start as usize, start.saturating_add(len) as usize);
+    if request as u32 == UNREGISTER {
+        // SAFETY: as above.
+        return unsafe { unregister(fd, start, end) };
+    }
+    hooks::release_to_program(start, end - start);
+    None
+}
+
+/// Ends the registration of what the program has registered: it may name more than it began, and what is ours stays so.
+/// None where all is the program's.
+///
+/// # Safety
+/// The program asks for this.
+unsafe fn unregister(fd: c_int, start: usize, end: usize) -> Option<c_int> {
+    // The kernel refuses what does not begin and end with a page.
+    if !hooks::pages() || !(start | end).is_multiple_of(PAGE) {
+        return None;
+    }
+    let (mut at, mut ours, mut failed) = (start, false, Ok(()));
+    while at < end {
+        let (stop, managed) = hooks::managed_part(at, end);
+        ours |= managed;
+        if !managed {
+            let part = [at as u64, (stop - at) as u64];
+            let argument = (&raw const part).expose_provenance() as c_long;
+            let args = [fd.into(), UFFDIO_UNREGISTER as c_long, argument, 0, 0, 0];
+            if !ours && stop == end {
+                return None;
+            }
+            // SAFETY: as above.
+            let answer = unsafe { raw::call(libc::SYS_ioctl, args) };
+            // A part without memory is refused, unless there is some beside it.
+            if answer < 0 && answer != -c_long::from(libc::EINVAL) {
+                failed = Err(-answer as i32);
+            }
+        }
+        at = stop;
+    }
+    Some(status(|| failed))
+}
+
+/// `prctl(2)`. Pages that the kernel merges lose the protection by which writes are seen: in a process that pages none
+/// are merged, as by `madvise`.
+///
+/// # Safety
+/// `prctl(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(
+    option: c_int,
+    a: c_ulong,
+    b: c_ulong,
+    c: c_ulong,
+    d: c_ulong,
+) -> c_int {
+    if merges(option, a) {
+        return 0;
+    }
+    let args = [
+        option.into(),
+        a as c_long,
+        b as c_long,
+        c as c_long,
+        d as c_long,
+        0,
+    ];
+    // SAFETY: the caller answers for the call.
+    let result = unsafe { raw::call(libc::SYS_prctl, args) };
+    match result {
+        -4095..0 => status(|| Err(-result as i32)),
+        result => result as c_int,
+    }
+}
+
+/// Whether a `prctl` would have the kernel merge pages of a process that pages.
+pub(crate) fn merges(option: c_int, on: c_ulong) -> bool {
+    const SET_MEMORY_MERGE: c_int = 67;
+    option == SET_MEMORY_MERGE && on != 0 && hooks::pages()
 }
 
 pub(crate) fn address(hook: impl FnOnce() -> Result<usize, i32>) -> *mut c_void {

@@ -30,10 +30,12 @@ const NEW: u64 = ioc(0, 0xAA, 0, 0);
 const UFFDIO_API: u64 = both(0x3f, 24);
 /// The request by which a range is registered; its argument begins with where that is and how long.
 pub const UFFDIO_REGISTER: u64 = both(0x00, 32);
-const UFFDIO_UNREGISTER: u64 = read_only(0x01, 16);
+/// The same for the end of a registration.
+pub const UFFDIO_UNREGISTER: u64 = read_only(0x01, 16);
 const UFFDIO_WAKE: u64 = read_only(0x02, 16);
 const UFFDIO_COPY: u64 = both(0x03, 40);
-const UFFDIO_MOVE: u64 = both(0x05, 40);
+/// The request by which pages are moved; its argument is where to, where from and how many bytes.
+pub const UFFDIO_MOVE: u64 = both(0x05, 40);
 const UFFDIO_WRITEPROTECT: u64 = both(0x06, 24);
 const UFFDIO_CONTINUE: u64 = both(0x07, 32);
 const UFFDIO_POISON: u64 = both(0x08, 32);
