@@ -16,8 +16,6 @@ use crate::statics::PAGER;
 use ebb_sys::paging::Kernel;
 
 extern "C" fn keeper(_: usize) -> ! {
-    // Before there is a keeper nothing of the program's is out.
-    PAGER.end_on_panic();
     PAGER.run_keeper()
 }
 

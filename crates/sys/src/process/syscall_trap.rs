@@ -20,7 +20,7 @@
 
 use crate::Errno;
 use crate::kernel::raw;
-use crate::kernel::signal::Blocked;
+use crate::kernel::signal::{Action, Blocked, set_action};
 use crate::process::stack;
 use libc::{c_int, c_long};
 use std::cell::UnsafeCell;
@@ -58,21 +58,9 @@ const BLOCK: u8 = 1;
 
 /// `si_code` of a signal by the dispatch.
 const USER_DISPATCH: i32 = 2;
-/// SA_RESTORER: the action says where its handler returns to.
-const RESTORER: u64 = 0x0400_0000;
 /// Bytes of a set of signals.
 const SIGNALS: c_long = 8;
 const ALL_BUT_SIGSYS: u64 = !(1 << (libc::SIGSYS - 1));
-
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Action {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
-}
 
 /// Of the thread that forks.
 struct Armed {
@@ -82,13 +70,6 @@ struct Armed {
     /// The action of SIGSYS before.
     before: Action,
 }
-
-const NOTHING: Action = Action {
-    handler: 0,
-    flags: 0,
-    restorer: 0,
-    mask: 0,
-};
 
 /// The trap.
 struct Trap {
@@ -108,7 +89,7 @@ static TRAP: Trap = Trap {
     armed: UnsafeCell::new(Armed {
         forking: None,
         mask: 0,
-        before: NOTHING,
+        before: Action::NOTHING,
     }),
 };
 
@@ -131,14 +112,9 @@ pub unsafe fn arm(forking: Forking, signals: Blocked) -> Result<(), Blocked> {
         armed.forking = Some(forking);
         armed.mask = signals.before();
         // Known before another thread can come to our handler.
-        armed.before = set_action(None);
-        let action = Action {
-            handler: entry as *const () as usize,
-            flags: libc::SA_SIGINFO as u64 | RESTORER,
-            restorer: restore as *const () as usize,
-            mask: u64::MAX,
-        };
-        set_action(Some(&action));
+        armed.before = set_action(libc::SIGSYS, None);
+        let action = Action::new(entry as *const () as usize, libc::SA_SIGINFO, u64::MAX);
+        set_action(libc::SIGSYS, Some(&action));
         set_mask(ALL_BUT_SIGSYS);
         TRAP.selector.store(BLOCK, SeqCst);
         if dispatch(ON, start, len).is_err() {
@@ -176,7 +152,7 @@ unsafe fn release(armed: &mut Armed) {
     // SAFETY: what was there before.
     unsafe {
         let _ = dispatch(OFF, 0, 0);
-        set_action(Some(&armed.before));
+        set_action(libc::SIGSYS, Some(&armed.before));
     }
 }
 
@@ -205,27 +181,6 @@ unsafe fn dispatch(on: c_long, start: usize, len: usize) -> Result<(), Errno> {
     let args = [SET, on, start as c_long, len as c_long, selector, 0];
     // SAFETY: the selector lives as long as the library.
     unsafe { raw::checked(libc::SYS_prctl, args) }.map(|_| ())
-}
-
-/// Sets what SIGSYS does, if that is to change; what it did.
-///
-/// # Safety
-/// The action is one.
-unsafe fn set_action(action: Option<&Action>) -> Action {
-    let mut before = NOTHING;
-    let new = action.map_or(core::ptr::null(), core::ptr::from_ref);
-    let old = &raw mut before;
-    let args = [
-        libc::SIGSYS.into(),
-        new as c_long,
-        old as c_long,
-        SIGNALS,
-        0,
-        0,
-    ];
-    // SAFETY: structures of the kernel's layout.
-    unsafe { raw::call(libc::SYS_rt_sigaction, args) };
-    before
 }
 
 /// # Safety
@@ -269,12 +224,6 @@ unsafe extern "C" fn entry(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::ucon
         top = const core::mem::offset_of!(Trap, top),
         caught = sym caught,
     )
-}
-
-/// Where the handler returns to: in this library's code, so that the call is made.
-#[unsafe(naked)]
-unsafe extern "C" fn restore() {
-    core::arch::naked_asm!("mov eax, {call}", "syscall", call = const libc::SYS_rt_sigreturn)
 }
 
 /// What is to be called on the stack of the thread, if anything.
@@ -363,7 +312,7 @@ unsafe extern "C" fn other(
         match before.handler {
             libc::SIG_IGN => {}
             libc::SIG_DFL => {
-                set_action(Some(&before));
+                set_action(libc::SIGSYS, Some(&before));
                 libc::raise(signal);
             }
             handler => {

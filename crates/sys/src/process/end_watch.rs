@@ -1,0 +1,73 @@
+//! A helper ends with its program, whatever its tasks wait for.
+//!
+//! The program may be killed at any instruction: within a memory call, or as it forks. Then a thread that is no more has
+//! the pager's lock, or the heap's, and a task of ours that wants it waits for ever. The supervisor and the guard end such
+//! helpers as far as they know them: not before they have joined, not those of children that cannot reach them, and not
+//! when they are gone themselves.
+//!
+//! So a timer interrupts the helper's first task every [`PERIOD`], whatever it does. When it finds the second time that the
+//! program has ended, the helper ends. That is done in a signal handler: no lock, no memory. The helper has actions of
+//! its own (it was made without CLONE_SIGHAND), and blocks all other signals.
+//!
+//! Not here: a program that has become another one; its helper ends with that.
+
+use super::{program, task};
+use crate::kernel::signal::{self, Action};
+use crate::{proc, raw};
+use libc::{c_int, c_long};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// How often the task looks, in seconds.
+const PERIOD: i64 = 5;
+const SIGNAL: c_int = libc::SIGALRM;
+
+/// Flag: the last look found that the program had ended. One for the helper, as its handler has no other owner.
+static HAD_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// On the helper's first task, which watches the program: looks from now on. Where the system has no timer the helper
+/// may stay for longer than its program.
+pub fn begin() {
+    /// The time of the system's clock that no setting changes.
+    const CLOCK: c_long = libc::CLOCK_MONOTONIC as c_long;
+    HAD_ENDED.store(false, Relaxed);
+    let action = Action::new(look as *const () as usize, libc::SA_RESTART, u64::MAX);
+    // SAFETY: all zeros is one.
+    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+    event.sigev_notify = libc::SIGEV_THREAD_ID;
+    event.sigev_signo = SIGNAL;
+    // SAFETY: structures of the kernel's layout; the handler is one, and needs little of the task's stack.
+    unsafe {
+        event.sigev_notify_thread_id = raw::call(libc::SYS_gettid, [0; 6]) as c_int;
+        let mut timer: c_int = 0;
+        let args = [
+            CLOCK,
+            (&raw const event) as c_long,
+            (&raw mut timer) as c_long,
+            0,
+            0,
+            0,
+        ];
+        if raw::call(libc::SYS_timer_create, args) != 0 {
+            return;
+        }
+        signal::set_action(SIGNAL, Some(&action));
+        signal::open(SIGNAL);
+        let often = libc::timespec {
+            tv_sec: PERIOD,
+            tv_nsec: 0,
+        };
+        let when = libc::itimerspec {
+            it_interval: often,
+            it_value: often,
+        };
+        let args = [timer.into(), 0, (&raw const when) as c_long, 0, 0, 0];
+        raw::call(libc::SYS_timer_settime, args);
+    }
+}
+
+extern "C" fn look(_: c_int) {
+    let ended = program::pidfd().is_some_and(proc::has_ended);
+    if HAD_ENDED.swap(ended, Relaxed) && ended {
+        task::end_helper();
+    }
+}
