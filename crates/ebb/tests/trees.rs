@@ -6,6 +6,7 @@ mod common;
 use common::{
     Under, c_program, cannot_page, ebb, free, helpers, lacks, processor_time, same_in_parts,
 };
+use ebb_harness::cgroup::{self, Cgroup};
 use ebb_harness::job::Job;
 use ebb_harness::tools;
 use ebb_harness::workloads::{self, Scale, Workload};
@@ -181,6 +182,61 @@ fn a_child_of_vfork_outlives_its_parent() {
         let lines = lines.filter(|line| line.contains(told));
         assert_eq!(lines.count(), 1, "{}", managed.run.stderr);
     }
+}
+
+/// Programs that are killed in the midst of memory calls, when supervisor and guard are gone: a thread that is no more has
+/// the lock that the helper waits for.
+#[test]
+fn helpers_end_with_their_programs_where_nobody_ends_them() {
+    if cannot_page() {
+        return;
+    }
+    if let Some(why) = cgroup::unavailable() {
+        return println!("skipped: no memory cgroup: {why}");
+    }
+    let group = Cgroup::unlimited().expect("a cgroup");
+    let start = "echo $$ > \"$0\" && exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", start]).arg(group.procs_file());
+    command.arg(ebb()).args(["run", "--memory", "48M", "--"]);
+    let mut run = command.arg(c_program("churning")).spawn().expect("sh");
+    let is = |pid: &u32, name: &str| {
+        let said = fs::read_to_string(format!("/proc/{pid}/comm"));
+        said.is_ok_and(|said| said.trim() == name)
+    };
+    let of = |name: &str| -> Vec<u32> {
+        let all = group.processes().into_iter();
+        all.filter(|pid| is(pid, name)).collect()
+    };
+    let kill = |pids: &[u32]| {
+        let pids = pids.iter().map(u32::to_string);
+        let _ = Command::new("kill").arg("-9").args(pids).status();
+    };
+    let wait_until = |what: &str, seconds: u64, is_so: &dyn Fn() -> bool| {
+        let limit = Instant::now() + Duration::from_secs(seconds);
+        while !is_so() {
+            if Instant::now() > limit {
+                group.kill_all();
+                panic!("{what}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_until("they begin", 30, &|| of("ebb-helper").len() >= 12);
+    std::thread::sleep(Duration::from_secs(3));
+    let others = || -> Vec<u32> {
+        let all = group.processes().into_iter();
+        let ours = |pid: &u32| is(pid, "churning") || is(pid, "ebb-helper");
+        all.filter(|pid| !ours(pid)).collect()
+    };
+    // Each may be followed by another.
+    wait_until("supervisor and guard end", 10, &|| {
+        kill(&others());
+        others().is_empty()
+    });
+    let _ = run.wait();
+    kill(&of("churning"));
+    wait_until("helpers stay", 25, &|| group.processes().is_empty());
 }
 
 /// The same, killed in the midst of memory calls of their own. Shared memory stays whole, nothing is locked, and the
