@@ -172,7 +172,9 @@ impl Kernel for SystemKernel {
         file::write_standard_error(line);
     }
     fn watch_program(&self) -> Result<(), Errno> {
-        program::watch()
+        program::watch()?;
+        crate::process::end_watch::begin();
+        Ok(())
     }
     fn program(&self) -> u32 {
         program::pid()

@@ -6,7 +6,7 @@ pub mod credentials;
 pub mod daemon;
 pub mod descriptors;
 pub mod elf;
-mod end_watch;
+pub mod end_watch;
 pub mod inherited;
 pub mod loader;
 pub mod program;

@@ -92,7 +92,6 @@ pub fn watch() -> Result<(), Errno> {
     // SAFETY: no pointers.
     let pidfd = unsafe { raw::checked(libc::SYS_pidfd_open, args)? };
     PROGRAM.pidfd.store(pidfd as i32, SeqCst);
-    super::end_watch::begin();
     Ok(())
 }
 
