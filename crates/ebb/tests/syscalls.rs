@@ -476,7 +476,7 @@ fn a_userfaultfd_of_the_programs_own() {
     assert!(managed.run.stderr.contains(told), "{}", managed.run.stderr);
 }
 
-/// What ends may be wider than what was begun, and nothing is lost where memory that may not be read is registered.
+/// The end of a registration may be wider than its begin. Memory that may not be read loses nothing by one.
 #[test]
 fn a_userfaultfd_over_more_than_it_has() {
     if !cannot_page() {

@@ -184,8 +184,8 @@ fn a_child_of_vfork_outlives_its_parent() {
     }
 }
 
-/// Programs that are killed in the midst of memory calls, when supervisor and guard are gone: a thread that is no more has
-/// the lock that the helper waits for.
+/// Programs are killed in the midst of memory calls, when supervisor and guard are gone. A dead thread has the lock that
+/// the helper waits for.
 #[test]
 fn helpers_end_with_their_programs_where_nobody_ends_them() {
     if cannot_page() {

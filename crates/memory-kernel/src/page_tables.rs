@@ -7,7 +7,7 @@ use ebb_sys::memory::page_up;
 use ebb_sys::userfaultfd::Fault;
 use std::collections::{BTreeSet, VecDeque};
 
-/// What a forked child has of a mapping: all of it, if neither is set.
+/// A forked child's part of a mapping: all of it, if neither is set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct InChild {
     /// Flag: nothing (MADV_DONTFORK).

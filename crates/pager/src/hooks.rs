@@ -63,8 +63,9 @@ pub fn admit_thread() {
     PAGER.admit_thread();
 }
 
-/// The first part of an area that is managed as a whole, or not at all: where it ends, and whether it is.
-pub fn managed_part(start: usize, end: usize) -> (usize, bool) {
+/// The first part of an area that is managed as a whole, or not at all: where it ends, and whether it is. None in a
+/// child of `vfork`.
+pub fn managed_part(start: usize, end: usize) -> Option<(usize, bool)> {
     PAGER.managed_part(start, end)
 }
 

@@ -73,7 +73,7 @@ impl Tally {
         avoidable
     }
 
-    /// What a failed test panicked with, in a few lines: the output itself may be cut off by whoever shows it.
+    /// The panic of a failed test, in a few lines: the output itself may be cut off where it is shown.
     fn reason(&self, test: &str) -> impl Iterator<Item = &String> {
         let outputs = self.outputs.iter().filter(move |(name, _)| name == test);
         let lines = outputs.flat_map(|(_, lines)| lines);

@@ -193,8 +193,8 @@ impl Devices {
             self.in_flight.clone(),
         ));
         control.order.add(id, spec.priority, device.node);
-        // Whoever finds it in the own processor's table must not take it for the only one, and use it before the others
-        // know it. The lock of the table carries the count. The first of all counts when everybody knows it.
+        // A processor that has it in its table must not take it for the only one, and use it before the others know it. The
+        // lock of the table carries the count. The first of all counts when everybody knows it.
         let is_first = self.is_empty();
         let counted = u32::from(!is_first);
         self.count.0.fetch_add(counted, Relaxed);

@@ -118,7 +118,7 @@ impl<K: Kernel> FaultService<K> {
                 state.parked.park(fault);
                 return Err(Served::Done);
             }
-            // What is put there would be refused, and lost.
+            // A page that is put there would be refused, and lost.
             Page::Swapped(_) | Page::Staged(_)
                 if !fault.protected && !state.is_registered(waiter.page) =>
             {

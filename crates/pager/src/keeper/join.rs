@@ -16,8 +16,10 @@ impl<K: Kernel> Pager<K> {
         self.kernel.short_slice();
         // Without a supervisor there is nobody to account to: the program runs as it would without us.
         let watched = self.kernel.watch_program().is_ok();
-        // Before there is a keeper nothing of the program's is out.
-        self.end_on_panic();
+        if watched {
+            // Before there is a keeper nothing of the program's is out.
+            self.end_on_panic();
+        }
         let Some(control) = self.lifecycle.control().filter(|_| watched) else {
             self.give_up();
             self.leave(None, HelperExit::Unmanaged)

@@ -45,8 +45,8 @@ impl Shadow {
     }
 }
 
-/// The program's wish for a forked child's part in a range: a copy, unless it is told otherwise. (The kernel is told
-/// otherwise: see `fork`.) Each flag is taken back by itself.
+/// The program's wish for a forked child's part in a range: a copy, if neither is set. Each flag is taken back by itself.
+/// (The kernel is told otherwise: see `fork`.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InChild {
     /// Flag: the child has nothing (MADV_DONTFORK).

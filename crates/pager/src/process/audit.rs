@@ -16,7 +16,7 @@ use std::ops::ControlFlow::Continue;
 use std::time::Duration;
 
 /// For how long the lock is waited for: service threads hold it for less.
-const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Pages that are looked at at once.
 const AT_ONCE: usize = 64;
 

@@ -12,6 +12,7 @@
 //! is of this process: if the addresses are another's, the same addresses here are let go for nothing.
 
 use crate::map::page_map::{Page, PageNumber};
+use crate::map::ranges::Range;
 use crate::pager::Pager;
 use crate::process::outcome::Outcome;
 use crate::process::state::State;
@@ -43,7 +44,7 @@ impl<K: Kernel> Pager<K> {
             };
             at = page + PAGE_SIZE;
         }
-        // What cannot be read cannot be brought in so: it stays ours, and the program's call fails.
+        // The program may have taken the right to read it meanwhile.
         let all_in = self.kernel.on_own_stack(move || {
             let mut state = self.lock();
             let all_in = !is_out(&state, (start, end));
@@ -68,10 +69,11 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// The first part of an area that is managed as a whole, or not at all: where it ends, and whether it is.
-    pub fn managed_part(&'static self, start: usize, end: usize) -> (usize, bool) {
-        self.kernel
-            .on_own_stack(move || self.lock().ranges.part(start, end))
+    /// The first part of an area that is managed as a whole, or not at all: where it ends, and whether it is. None in a
+    /// child that shares this memory: it takes no lock of ours.
+    pub fn managed_part(&'static self, start: usize, end: usize) -> Option<(usize, bool)> {
+        let part = move || self.lock().ranges.part(start, end);
+        (!self.is_child()).then(|| self.kernel.on_own_stack(part))
     }
 
     /// Nothing of it leaves from now on. True if more has to be done: the process pages.
@@ -82,7 +84,12 @@ impl<K: Kernel> Pager<K> {
             .within(start, end)
             .map(|r| r.end - r.start)
             .sum();
-        if bytes == 0 {
+        // The kernel brings in no page that may not be read. Such memory stays ours, and the program's call fails.
+        let stays = |range: Range| {
+            let hidden = range.attributes.protection & libc::PROT_READ == 0;
+            hidden && is_out(&state, (range.start, range.end))
+        };
+        if bytes == 0 || state.ranges.within(start, end).any(stays) {
             return Ok(false);
         }
         self.registration.release(bytes);

@@ -259,7 +259,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     }
 }
 
-/// What comes before an `ioctl` that is about memory; its answer, if that was all.
+/// The part of an `ioctl` about memory that comes before the kernel's; its answer, if that was all.
 ///
 /// # Safety
 /// The arguments are those of an `ioctl`.
@@ -306,7 +306,9 @@ unsafe fn unregister(fd: c_int, start: usize, end: usize) -> Option<c_int> {
     }
     let (mut at, mut ours, mut failed) = (start, false, Ok(()));
     while at < end {
-        let (stop, managed) = hooks::managed_part(at, end);
+        let Some((stop, managed)) = hooks::managed_part(at, end) else {
+            return Some(status(|| Err(libc::EBUSY)));
+        };
         ours |= managed;
         if !managed {
             let part = [at as u64, (stop - at) as u64];

@@ -54,7 +54,7 @@ fn swap(new: u64) -> u64 {
     old
 }
 
-/// What a signal does: the kernel's `struct sigaction`.
+/// The action of a signal: the kernel's `struct sigaction`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Action {
@@ -65,7 +65,7 @@ pub(crate) struct Action {
 }
 
 impl Action {
-    /// What it does where nothing was said.
+    /// The action where nothing was said.
     pub(crate) const NOTHING: Self = Self {
         handler: 0,
         flags: 0,

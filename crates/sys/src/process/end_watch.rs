@@ -2,8 +2,8 @@
 //!
 //! The program may be killed at any instruction: within a memory call, or as it forks. Then a thread that is no more has
 //! the pager's lock, or the heap's, and a task of ours that wants it waits for ever. The supervisor and the guard end such
-//! helpers as far as they know them: not before they have joined, not those of children that cannot reach them, and not
-//! when they are gone themselves.
+//! helpers while they live, and as far as they know them. They know none that has not joined, and no child's that cannot
+//! reach them.
 //!
 //! So a timer interrupts the helper's first task every [`PERIOD`], whatever it does. When it finds the second time that the
 //! program has ended, the helper ends. That is done in a signal handler: no lock, no memory. The helper has actions of

@@ -2,10 +2,11 @@
 
 use crate::MAX_DEVICES;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 /// The longest packet between supervisor and member.
 pub const MAX_PACKET: usize = 1024;
@@ -47,10 +48,17 @@ pub fn receive_up_to(
     let mut packet = vec![0; most];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = net::RecvAncillaryBuffer::new(&mut space);
+    let begin = Instant::now();
     let got = loop {
         let mut iov = [IoSliceMut::new(&mut packet)];
         match net::recvmsg(&socket, &mut iov, &mut control, flags) {
-            Err(Errno::INTR) => {}
+            // The next call has all of the time limit again.
+            Err(Errno::INTR) => {
+                let limit = sockopt::socket_timeout(&socket, sockopt::Timeout::Recv)?;
+                if limit.is_some_and(|limit| begin.elapsed() >= limit) {
+                    return Err(Errno::AGAIN);
+                }
+            }
             Err(e) => return Err(e),
             Ok(got) => break got,
         }
