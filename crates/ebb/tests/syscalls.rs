@@ -476,6 +476,19 @@ fn a_userfaultfd_of_the_programs_own() {
     assert!(managed.run.stderr.contains(told), "{}", managed.run.stderr);
 }
 
+/// A wait for a lock of ours changes errno, and so does mimalloc when it looks for what is not there.
+#[test]
+fn allocations_that_succeed_leave_errno() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("quiet").as_os_str()]).time_limit(Duration::from_secs(60));
+    let managed = Under::budget(40 * MIB).run(&job);
+    let said = String::from_utf8_lossy(&managed.run.stdout).into_owned();
+    assert_eq!(said, "0 changed\n", "{}", managed.run.stderr);
+    managed.assert_paged_within_budget("quiet");
+}
+
 /// The end of a registration may be wider than its begin. Memory that may not be read loses nothing by one.
 #[test]
 fn a_userfaultfd_over_more_than_it_has() {

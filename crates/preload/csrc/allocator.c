@@ -59,6 +59,12 @@ static void started(void);
 static void detect_by_loader(void);
 static void detect_by_instruction(void) __attribute__((unused));
 
+// It looks for the nodes of the machine until one is not there, which is no error of who asks for the first block.
+#define _mi_prim_numa_node_count(nothing) NODES_##nothing
+#define NODES_void count_nodes(void)
+#define NODES_ count_nodes_quietly()
+static size_t count_nodes_quietly(void);
+
 // Where mimalloc waits for another thread it calls `sleep`, libc's point of cancellation: `malloc` is none. Still a
 // wait of the system's, so that a thread of lower priority gets the processor, too.
 #define sleep(seconds) sleep_uncancelled()
@@ -87,6 +93,13 @@ static mi_page_t* find_abandoned_alone(mi_theap_t* theap, size_t slice_count, si
 #include "static.c"
 #undef mmap
 #undef sleep
+
+static size_t count_nodes_quietly(void) {
+  const int before = errno;
+  const size_t nodes = count_nodes();
+  errno = before;
+  return nodes;
+}
 
 // What a futex is for: waits while the lower half of the word is `seen`.
 void ebb_mi_wait(const uint32_t* word, uint32_t seen);

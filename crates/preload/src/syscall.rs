@@ -11,6 +11,7 @@ use core::ptr;
 
 use ebb_sys::{memory as memory_of, raw};
 
+use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
 
 use crate::memory::{calls, io_uring};
@@ -37,7 +38,7 @@ pub unsafe extern "C" fn syscall(
     }
     if let Some((start, len)) = remembered(number, a as usize, b as usize) {
         // SAFETY: names the range only.
-        unsafe { hooks::exclude(start, len) };
+        keeping_errno(|| unsafe { hooks::exclude(start, len) });
     }
     // SAFETY: as above.
     let result = unsafe {

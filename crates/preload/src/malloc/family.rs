@@ -27,6 +27,7 @@ use ebb_sys::thread;
 
 use crate::malloc::{foreign_malloc, mapped_block};
 use crate::memory::calls;
+use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
 
 /// Requests of this many bytes and more get a map of their own.
@@ -87,10 +88,15 @@ unsafe extern "C" fn ebb_mi_reserve(
     calls::address(|| unsafe { hooks::reserve(addr as usize, len, prot, flags, fd, offset) })
 }
 
+/// So many bytes more may be filled.
+fn admit(bytes: usize) {
+    keeping_errno(|| hooks::admit(bytes));
+}
+
 /// mimalloc's heartbeat: so much of small blocks may have been handed out since the last.
 #[unsafe(no_mangle)]
 extern "C" fn ebb_mi_grows(bytes: usize) {
-    hooks::admit(bytes);
+    admit(bytes);
 }
 
 /// A thread waits for a lock of mimalloc's while the word is `seen`. It may be woken in vain.
@@ -190,7 +196,7 @@ fn large(size: usize) -> *mut c_void {
     or_no_memory(if size >= MAPPED_MIN {
         mapped_block::allocate(size, mapped_block::ALIGN_MIN)
     } else {
-        hooks::admit(size);
+        admit(size);
         // SAFETY: any size is legal.
         unsafe { mi_malloc(size) }
     })
@@ -239,7 +245,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
         Some(bytes) if bytes < MAPPED_MIN => {
             if bytes >= REPORTED_MIN {
-                hooks::admit(bytes);
+                admit(bytes);
             }
             // SAFETY: any size is legal.
             or_no_memory(unsafe { mi_calloc(1, bytes.max(LEAST)) })
@@ -297,7 +303,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
         let old = malloc_usable_size(block);
         if ours && (size < GROWING_MIN || size <= old) && size < MAPPED_MIN {
             if size >= REPORTED_MIN {
-                hooks::admit(size.saturating_sub(old));
+                admit(size.saturating_sub(old));
             }
             return or_no_memory(mi_realloc(block, size.max(LEAST)));
         }
@@ -330,7 +336,7 @@ unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
         return mapped_block::allocate(size, align);
     }
     if size >= REPORTED_MIN {
-        hooks::admit(size);
+        admit(size);
     }
     // SAFETY: by the caller's contract.
     unsafe { mi_malloc_aligned(size.max(LEAST), align) }

@@ -18,6 +18,7 @@ use core::ffi::c_void;
 use core::ptr;
 
 use crate::memory::calls::{mmap, mremap};
+use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
 use ebb_sys::file;
 use ebb_sys::memory::{self as raw, PAGE};
@@ -93,7 +94,7 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     unsafe {
         // In place if it can be: shrinking always, growing if the addresses behind are free. That it cannot is no error,
         // which the wrapper would leave in `errno`.
-        if hooks::mremap(base as usize, old_len, len, 0, 0).is_ok() {
+        if keeping_errno(|| hooks::mremap(base as usize, old_len, len, 0, 0)).is_ok() {
             return seal(block, base, len);
         }
         let target = reserve(len, offset.max(SLICE));
@@ -117,8 +118,8 @@ pub unsafe fn free(block: *mut c_void) {
     // SAFETY: by the caller's contract.
     unsafe {
         let (base, len) = read(block);
-        // The call without libc's `errno`, which `free` keeps. Refused: it stays, like what is locked.
-        let _ = hooks::munmap(base as usize, len);
+        // `free` keeps `errno`. Refused: it stays, like what is locked.
+        let _ = keeping_errno(|| hooks::munmap(base as usize, len));
     }
 }
 

@@ -10,7 +10,7 @@ use ebb_sys::raw;
 use ebb_sys::userfaultfd::{UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
 
 use crate::symbols::dlsym_next::DlsymNext;
-use crate::symbols::errno::libc_result;
+use crate::symbols::errno::{keeping_errno, libc_result};
 
 /// # Safety
 /// `mmap(2)`'s.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
         return 0;
     }
     // SAFETY: as above.
-    match unsafe { hooks::madvise(addr as usize, len, advice) } {
+    match keeping_errno(|| unsafe { hooks::madvise(addr as usize, len, advice) }) {
         Ok(()) => 0,
         Err(code) => code,
     }
@@ -290,7 +290,7 @@ pub(crate) unsafe fn memory_ioctl(
         // SAFETY: as above.
         return unsafe { unregister(fd, start, end) };
     }
-    hooks::release_to_program(start, end - start);
+    keeping_errno(|| hooks::release_to_program(start, end - start));
     None
 }
 
@@ -306,7 +306,7 @@ unsafe fn unregister(fd: c_int, start: usize, end: usize) -> Option<c_int> {
     }
     let (mut at, mut ours, mut failed) = (start, false, Ok(()));
     while at < end {
-        let Some((stop, managed)) = hooks::managed_part(at, end) else {
+        let Some((stop, managed)) = keeping_errno(|| hooks::managed_part(at, end)) else {
             return Some(status(|| Err(libc::EBUSY)));
         };
         ours |= managed;

@@ -4,6 +4,7 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
+use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
 
 use crate::malloc::family;
@@ -37,7 +38,7 @@ pub unsafe extern "C" fn pthread_create(
         return libc::ENOSYS;
     };
     family::start_before_threads();
-    hooks::admit_thread();
+    keeping_errno(hooks::admit_thread);
     if !attributes.is_null() {
         // SAFETY: attributes given to pthread_create are initialised.
         unsafe { exclude_given_stack(attributes) };

@@ -12,3 +12,13 @@ pub fn libc_result<T>(hook: impl FnOnce() -> Result<T, i32>) -> Result<T, ()> {
     };
     result.map_err(drop)
 }
+
+/// Runs what the caller has not asked for: `errno` stays, which a wait for a lock of ours changes.
+pub fn keeping_errno<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: the location is this thread's and valid for its life.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let before = *errno;
+    let result = f();
+    *errno = before;
+    result
+}
