@@ -159,12 +159,12 @@ impl Devices {
         for (first, run) in runs {
             let mut follows = false;
             for i in 0..u32::from(run.len) {
-                let owner = first.plus(i);
+                let (owner, start) = (first.plus(i), SlotIndex(run.start.0 + i));
+                let is_given_up = || self.cache_only(run.device, start) && reclaim.reclaim(owner);
                 match left.last_mut() {
-                    _ if reclaim.reclaim(owner) => (copies, follows) = (copies + 1, false),
+                    _ if is_given_up() => (copies, follows) = (copies + 1, false),
                     Some((_, run)) if follows => run.len += 1,
                     _ => {
-                        let start = SlotIndex(run.start.0 + i);
                         left.push((
                             owner,
                             Extent {
