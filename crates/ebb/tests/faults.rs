@@ -252,7 +252,8 @@ fn a_full_disk() {
     if cannot_page() {
         return;
     }
-    let job = incompressible().time_limit(Duration::from_secs(60));
+    // It goes on for as long as each thread comes to a page that is new to it: 15 s on a machine with nothing else to do.
+    let job = incompressible().time_limit(Duration::from_secs(180));
     let alone = free(&job, "touch");
     let managed = Under::budget(BUDGET)
         .faults("enospc-after=16M,seed=1")
