@@ -159,23 +159,14 @@ impl Devices {
         for (first, run) in runs {
             let mut follows = false;
             for i in 0..u32::from(run.len) {
-                let (owner, start) = (first.plus(i), SlotIndex(run.start.0 + i));
-                let is_given_up = || self.cache_only(run.device, start) && reclaim.reclaim(owner);
+                let (owner, one) = (first.plus(i), page_of(run, i));
+                let is_given_up = self.cache_only(run.device, one.start) && reclaim.reclaim(owner);
                 match left.last_mut() {
-                    _ if is_given_up() => (copies, follows) = (copies + 1, false),
+                    _ if is_given_up => copies += 1,
                     Some((_, run)) if follows => run.len += 1,
-                    _ => {
-                        left.push((
-                            owner,
-                            Extent {
-                                start,
-                                len: 1,
-                                ..run
-                            },
-                        ));
-                        follows = true;
-                    }
+                    _ => left.push((owner, one)),
                 }
+                follows = !is_given_up;
             }
         }
         (copies, left)
@@ -193,12 +184,7 @@ impl Devices {
     ) -> Option<MovedEach> {
         let mut each = MovedEach::default();
         for i in 0..u32::from(from.len) {
-            let one = Extent {
-                start: SlotIndex(from.start.0 + i),
-                len: 1,
-                ..from
-            };
-            match self.move_one(cpu, mover, owner.plus(i), one, to) {
+            match self.move_one(cpu, mover, owner.plus(i), page_of(from, i), to) {
                 (Moved::NoPlace, _) => return None,
                 (Moved::Failed | Moved::Unwritten { .. }, _) => each.failed = true,
                 // Freed, or not yet named by who stores it.
@@ -403,4 +389,13 @@ impl Devices {
 fn live_of(cluster: &Cluster) -> u64 {
     let lost = cluster.table.as_ref().map_or(0, |t| t.bad() + t.gone());
     u64::from(cluster.count - lost)
+}
+
+/// The slot of a run with this number.
+fn page_of(run: Extent, i: u32) -> Extent {
+    Extent {
+        start: SlotIndex(run.start.0 + i),
+        len: 1,
+        ..run
+    }
 }

@@ -88,7 +88,7 @@ unsafe extern "C" fn ebb_mi_reserve(
     calls::address(|| unsafe { hooks::reserve(addr as usize, len, prot, flags, fd, offset) })
 }
 
-/// So many bytes more may be filled.
+/// The program may fill so many bytes more.
 fn admit(bytes: usize) {
     keeping_errno(|| hooks::admit(bytes));
 }

@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ebb_pager::hooks;
 use ebb_sys::memory::PAGE;
-use ebb_sys::raw;
 use ebb_sys::userfaultfd::{UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
+use ebb_sys::{Errno, raw};
 
 use crate::symbols::dlsym_next::DlsymNext;
 use crate::symbols::errno::{keeping_errno, libc_result};
@@ -318,10 +318,10 @@ unsafe fn unregister(fd: c_int, start: usize, end: usize) -> Option<c_int> {
                 return None;
             }
             // SAFETY: as above.
-            let answer = unsafe { raw::call(libc::SYS_ioctl, args) };
-            // A part without memory is refused, unless there is some beside it.
-            if answer < 0 && answer != -c_long::from(libc::EINVAL) {
-                failed = Err(-answer as i32);
+            match unsafe { raw::checked(libc::SYS_ioctl, args) } {
+                // A part without memory is refused, unless there is some beside it.
+                Ok(_) | Err(Errno(libc::EINVAL)) => {}
+                Err(Errno(error)) => failed = Err(error),
             }
         }
         at = stop;
@@ -354,11 +354,8 @@ pub unsafe extern "C" fn prctl(
         0,
     ];
     // SAFETY: the caller answers for the call.
-    let result = unsafe { raw::call(libc::SYS_prctl, args) };
-    match result {
-        -4095..0 => status(|| Err(-result as i32)),
-        result => result as c_int,
-    }
+    let answered = libc_result(|| unsafe { raw::checked(libc::SYS_prctl, args) }.map_err(|e| e.0));
+    answered.map_or(-1, |answer| answer as c_int)
 }
 
 /// Whether a `prctl` would have the kernel merge pages of a process that pages.

@@ -45,7 +45,8 @@ pub fn are_blocked() -> bool {
     told < 0 || mask | ALWAYS_OPEN == u64::MAX
 }
 
-fn swap(new: u64) -> u64 {
+/// Has this thread block these signals alone; those that it blocked before.
+pub(crate) fn swap(new: u64) -> u64 {
     let mut old = 0u64;
     let sets = [&raw const new as c_long, &raw mut old as c_long];
     let args = [libc::SIG_SETMASK.into(), sets[0], sets[1], 8, 0, 0];

@@ -20,7 +20,7 @@
 
 use crate::Errno;
 use crate::kernel::raw;
-use crate::kernel::signal::{Action, Blocked, set_action};
+use crate::kernel::signal::{self, Action, Blocked, set_action};
 use crate::process::stack;
 use libc::{c_int, c_long};
 use std::cell::UnsafeCell;
@@ -58,8 +58,6 @@ const BLOCK: u8 = 1;
 
 /// `si_code` of a signal by the dispatch.
 const USER_DISPATCH: i32 = 2;
-/// Bytes of a set of signals.
-const SIGNALS: c_long = 8;
 const ALL_BUT_SIGSYS: u64 = !(1 << (libc::SIGSYS - 1));
 
 /// Of the thread that forks.
@@ -115,11 +113,11 @@ pub unsafe fn arm(forking: Forking, signals: Blocked) -> Result<(), Blocked> {
         armed.before = set_action(libc::SIGSYS, None);
         let action = Action::new(entry as *const () as usize, libc::SA_SIGINFO, u64::MAX);
         set_action(libc::SIGSYS, Some(&action));
-        set_mask(ALL_BUT_SIGSYS);
+        signal::swap(ALL_BUT_SIGSYS);
         TRAP.selector.store(BLOCK, SeqCst);
         if dispatch(ON, start, len).is_err() {
             release(armed);
-            set_mask(u64::MAX);
+            signal::swap(u64::MAX);
             return Err(signals);
         }
         core::mem::forget(signals);
@@ -137,7 +135,7 @@ pub unsafe fn disarm() -> Option<Blocked> {
         let armed = &mut *TRAP.armed.get();
         armed.forking?;
         release(armed);
-        set_mask(u64::MAX);
+        signal::swap(u64::MAX);
         Some(Blocked::until(armed.mask))
     }
 }
@@ -181,24 +179,6 @@ unsafe fn dispatch(on: c_long, start: usize, len: usize) -> Result<(), Errno> {
     let args = [SET, on, start as c_long, len as c_long, selector, 0];
     // SAFETY: the selector lives as long as the library.
     unsafe { raw::checked(libc::SYS_prctl, args) }.map(|_| ())
-}
-
-/// # Safety
-/// The thread can do with that mask.
-unsafe fn set_mask(mask: u64) -> u64 {
-    let mut before = 0u64;
-    let how = c_long::from(libc::SIG_SETMASK);
-    let args = [
-        how,
-        (&raw const mask) as c_long,
-        (&raw mut before) as c_long,
-        SIGNALS,
-        0,
-        0,
-    ];
-    // SAFETY: two words.
-    unsafe { raw::call(libc::SYS_rt_sigprocmask, args) };
-    before
 }
 
 /// The handler: goes to the stack of ours where the signal is by the dispatch.
@@ -368,7 +348,7 @@ mod tests {
 
     fn mask() -> u64 {
         let mut mask = 0u64;
-        let args = [0, 0, (&raw mut mask) as c_long, SIGNALS, 0, 0];
+        let args = [0, 0, (&raw mut mask) as c_long, 8, 0, 0];
         // SAFETY: one word.
         unsafe { raw::call(libc::SYS_rt_sigprocmask, args) };
         mask

@@ -322,6 +322,18 @@ mod tests {
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
     use std::sync::atomic::AtomicU64;
 
+    /// A member, and the supervisor's end of its connection.
+    fn connected() -> (Member, OwnedFd) {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        let member = Member::for_test(table, me);
+        let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = net::socketpair(unix, packets, SocketFlags::CLOEXEC, None);
+        let (ours, supervisor) = pair.unwrap();
+        member.connection.keep(ours);
+        (member, supervisor)
+    }
+
     /// It may end before it is asked, with the question unread, and before it answers.
     #[test]
     fn a_supervisor_that_ends_before_its_answer_is_out_of_reach() {
@@ -344,13 +356,7 @@ mod tests {
             },
         ];
         for (n, end) in ends.into_iter().enumerate() {
-            let (table, _fd) = Table::create(100, Config::default()).unwrap();
-            let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
-            let member = Member::for_test(table, me);
-            let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-            let pair = net::socketpair(unix, packets, SocketFlags::CLOEXEC, None);
-            let (ours, supervisor) = pair.unwrap();
-            member.connection.keep(ours);
+            let (member, supervisor) = connected();
             assert!(member.supervised());
             let attached = end(supervisor, &member);
             assert!(
@@ -364,13 +370,8 @@ mod tests {
     /// It is not taken for a tree without devices: what is not there now may be given later.
     #[test]
     fn a_device_that_is_not_handed_over_is_no_device_that_is_gone() {
-        let (table, _fd) = Table::create(100, Config::default()).unwrap();
-        let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
-        let member = Member::for_test(table, me);
-        let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let pair = net::socketpair(unix, packets, SocketFlags::CLOEXEC, None);
-        let (ours, supervisor) = pair.unwrap();
-        member.connection.keep(ours);
+        let (member, supervisor) = connected();
+        let table = member.table;
         let answered = || {
             protocol::send(&supervisor, &protocol::devices(&[]), &[]).unwrap();
             member.attach(2)

@@ -142,14 +142,11 @@ impl Supervisor {
         let rows = rows.filter(|(n, _)| asked >> n & 1 == 1);
         let rows = rows.filter_map(|(n, row)| Some((n, row.as_ref()?)));
         let rows: Vec<_> = rows.collect();
-        let to_read = match self.is_of_our_user(slot) {
-            Ok(true) => Ok(Vec::new()),
-            Ok(false) => rows
-                .iter()
-                .map(|(_, row)| reopen_to_read(&row.file))
-                .collect(),
-            Err(error) => Err(error),
-        };
+        let reopened = || rows.iter().map(|(_, row)| reopen_to_read(&row.file));
+        let to_read = self.is_of_our_user(slot).and_then(|ours| match ours {
+            true => Ok(Vec::new()),
+            false => reopened().collect(),
+        });
         let (mut named, mut fds, mut new) = (Vec::new(), Vec::new(), 0);
         let attached = &self.table.slot(slot).attached;
         if let Ok(to_read) = &to_read {
