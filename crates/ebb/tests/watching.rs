@@ -372,16 +372,17 @@ fn a_long_drain_says_how_far_it_is() {
     assert!(screen.contains("is not in use any more"), "{screen}");
 }
 
-/// Holds a process at its end for 3 s, as a tracer may.
+/// Holds a process at its end until a file exists, as a tracer may.
 const HOLDS_AT_ITS_END: &str = "import ctypes, os, sys, time
 SEIZE, TRACE_EXIT, ALL = 0x4206, 0x40, 0x40000000
 pid = int(sys.argv[1])
 assert ctypes.CDLL(None).ptrace(SEIZE, pid, None, ctypes.c_void_p(TRACE_EXIT)) == 0
 open(sys.argv[2], 'w').close()
 os.waitpid(pid, ALL)
-time.sleep(3)";
+end = time.time() + 60
+while not os.path.exists(sys.argv[3]) and time.time() < end: time.sleep(0.02)";
 
-/// A process that serves the program's memory and takes 3 s to end: a line says how long it has taken so far.
+/// A process that serves the program's memory and takes long to end: a line says how long it has taken so far.
 #[test]
 fn a_slow_exit_says_how_long_it_takes() {
     if cannot_page() || common::lacks("tmux") {
@@ -391,7 +392,7 @@ fn a_slow_exit_says_how_long_it_takes() {
         return println!("skipped: needs root");
     }
     let dir = tempfile::tempdir().unwrap();
-    let (told, held) = (dir.path().join("told"), dir.path().join("held"));
+    let [told, held, may_end] = ["told", "held", "may end"].map(|file| dir.path().join(file));
     let script = "import os, sys
 kept = [os.urandom(4096) for _ in range(64 * 256)]
 open(sys.argv[1], 'w').write(str(os.getppid()))
@@ -412,7 +413,7 @@ input()";
     let helpers = helpers(supervisor().unwrap());
     let mut tracer = Command::new("python3")
         .args(["-c", HOLDS_AT_ITS_END, &helpers[0].to_string()])
-        .arg(&held)
+        .args([&held, &may_end])
         .spawn()
         .unwrap();
     until(&|| held.exists());
@@ -420,6 +421,7 @@ input()";
     for second in [1, 2] {
         terminal.until(&format!("given back: {second} s so far"));
     }
+    fs::write(&may_end, "").unwrap();
     let screen = terminal.until("ended 0");
     assert!(!screen.contains("given back"), "{screen}");
     // It paged, and somebody reads: nobody had to ask for the summary.

@@ -17,6 +17,7 @@ use crate::support::report::Report;
 use crate::support::sim::Machine;
 use ebb_engine::counters::Counters;
 use ebb_engine::env::{Clock, Memory};
+use ebb_engine::random::Random;
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, LoadError, Swap};
 use ebb_engine::{Cpu, EntryId, GroupId, PAGE_SIZE, PageBytes};
 use ebb_stores::codec::PageCodecs;
@@ -402,11 +403,7 @@ fn walk(swap: &Swap, entries: &[Stored<'_>], starts: &[usize]) -> Duration {
 fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageBytes>]) {
     let (swap, codecs) = swap_of(name, codec);
     let (entries, starts, storing) = store_all(&swap, units);
-    // Recompression looks at some clusters a step, and may find nothing in several.
-    let mut idle = 0;
-    while idle < IDLE_STEPS {
-        idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
-    }
+    work(&swap);
     // Bytes that belong to no compressed page.
     let waste = |swap: &Swap, padding: f64| {
         let held = swap.memory();
@@ -422,16 +419,13 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         swap.uncache(entry);
     }
     let mut out = [0; PAGE_SIZE];
-    // A step that shares no factor with the number of pages meets them all.
     let n = entries.len();
-    let step = (n / 3 * 2 + 1..)
-        .find(|step| gcd(*step, n) == 1)
-        .unwrap_or(1);
+    let order = shuffled(n);
     // A loaded page is free then.
     let mut load = |which: Range<usize>| {
         let start = cpu_time();
         for i in which {
-            let (entry, page) = entries[i * step % n];
+            let (entry, page) = entries[order[i]];
             let loaded = swap.load(Cpu(0), entry, &mut out, false);
             assert!(
                 loaded.is_ok() && out[..64] == page[..64],
@@ -441,7 +435,7 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
         cpu_time() - start
     };
     let mut loading = load(0..n / 2);
-    while swap.work(Cpu(0)) {}
+    work(&swap);
     let half_freed = waste(&swap, padding / 2.0);
     loading += load(n / 2..n);
     let us = |time: Duration| round(time.as_secs_f64() * 1e6 / n as f64);
@@ -461,8 +455,22 @@ fn pool(report: &mut Report, name: &str, codec: CodecKind, units: &[Vec<&PageByt
 /// Steps without work after which there is none left.
 const IDLE_STEPS: usize = 1024;
 
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// All work that waits. A step looks at some clusters, and may find nothing in several.
+fn work(swap: &Swap) {
+    let mut idle = 0;
+    while idle < IDLE_STEPS {
+        idle = if swap.work(Cpu(0)) { 0 } else { idle + 1 };
+    }
+}
+
+/// The numbers below `n` in random order, the same each time.
+fn shuffled(n: usize) -> Vec<usize> {
+    let mut random = Random::new(5);
+    let mut order: Vec<usize> = (0..n).collect();
+    for i in (1..n).rev() {
+        order.swap(i, random.below(i + 1));
+    }
+    order
 }
 
 #[cfg(test)]
@@ -524,7 +532,7 @@ mod tests {
     #[test]
     fn the_pool_wastes_under_5_percent_of_real_pages() {
         let file = std::env::temp_dir().join(format!("ebb-lines-{}", std::process::id()));
-        let mut random = ebb_engine::random::Random::new(11);
+        let mut random = Random::new(11);
         let mut text = String::new();
         for line in 0..1_300_000 {
             let word = ["tide", "ebbs", "flows", "again", "at", "dawn"][random.below(6)];
@@ -552,7 +560,7 @@ time.sleep(60)";
     fn a_dump_is_measured() {
         let path = std::env::temp_dir().join(format!("ebb-corpus-{}", std::process::id()));
         let mut content = vec![0u8; 64 * PAGE_SIZE];
-        let mut random = ebb_engine::random::Random::new(7);
+        let mut random = Random::new(7);
         // Records that look alike in every page: larger blocks and dictionaries find them.
         for record in content.chunks_mut(64).skip(64 * 8) {
             record[..8].copy_from_slice(&random.next().to_le_bytes());
