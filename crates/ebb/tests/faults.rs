@@ -789,15 +789,17 @@ fn a_kill_for_memory_by_the_system_is_told() {
                    with tempfile.TemporaryFile(dir='/dev/shm') as file:\n    \
                    for _ in range(96): file.write(bytes(1 << 20))";
     let job = Job::new(["python3", "-c", program]).time_limit(Duration::from_secs(60));
-    let managed = Under::budget(32 * MIB).run(&job);
-    assert!(!managed.run.ok(), "96 MiB fit beside the budget");
-    assert!(
-        managed
-            .run
-            .stderr
-            .contains("killed a process for memory in the memory cgroup /"),
-        "{}: {}",
-        managed.run.ending(),
-        managed.run.stderr
-    );
+    for _ in 0..5 {
+        let managed = Under::budget(32 * MIB).run(&job);
+        assert!(!managed.run.ok(), "96 MiB fit beside the budget");
+        let (status, said) = (managed.run.status.unwrap(), &managed.run.stderr);
+        // The group is full until the dead program's files are gone: whoever asks for memory there is killed too.
+        if status.signal() == Some(libc::SIGKILL) && said.is_empty() {
+            continue;
+        }
+        let told = said.contains("killed a process for memory in the memory cgroup /");
+        assert!(told, "{}: {said}", managed.run.ending());
+        return;
+    }
+    panic!("`ebb` was killed with its program in each round");
 }

@@ -77,8 +77,9 @@ fn wait_beside_busy_threads(wrapper: &[&str]) -> f64 {
     told.trim().parse().expect("microseconds")
 }
 
-/// A service thread that may not give up idle urgency, as in most containers, is replaced. Where other work fills the
-/// machine too, faults with privilege are the measure.
+/// A service thread that may not give up idle urgency, as in most containers, is replaced. One that starves does so in
+/// each of three rounds. The program's thread waits for its turn too, once it has its page: for up to two ticks of 4 ms
+/// in some rounds, with privilege or without. Where other work fills the machine, faults with privilege are the measure.
 #[test]
 fn a_fault_beside_busy_threads_is_served_soon_without_privilege() {
     const WANTED: f64 = 2000.0;
@@ -93,12 +94,18 @@ fn a_fault_beside_busy_threads_is_served_soon_without_privilege() {
         return;
     }
     let _alone = alone();
+    let mut rounds = Vec::new();
     for _ in 0..3 {
         let without = wait_beside_busy_threads(&WITHOUT);
         println!("99% of faults take at most {without} us");
-        if without > WANTED {
-            let with = wait_beside_busy_threads(&[]);
-            assert!(without < 4.0 * with, "{without} us, with privilege {with}");
+        if without <= WANTED {
+            return;
         }
+        rounds.push((without, wait_beside_busy_threads(&[])));
     }
+    let soon = |(without, with): &(f64, f64)| *without < 4.0 * with;
+    assert!(
+        rounds.iter().any(soon),
+        "without and with privilege, us: {rounds:?}"
+    );
 }
