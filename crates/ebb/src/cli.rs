@@ -135,7 +135,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub limits: PoolLimits,
 
-    /// Write counters and fault latencies to FILE as JSON when the program ends
+    /// Write counters and fault latencies to FILE as JSON when the program ends, and again when processes that it has
+    /// left behind end
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
 

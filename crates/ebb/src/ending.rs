@@ -186,6 +186,8 @@ impl Ending {
             return self.continue_stopped();
         }
         let Some(why) = Why::of(self.id(), self.signal) else {
+            // It has ended, or nothing tells of it: it is looked at again as late.
+            self.since = Instant::now();
             return;
         };
         let (pid, signal) = (self.id(), name_of(self.signal));

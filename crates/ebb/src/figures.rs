@@ -109,7 +109,8 @@ fn show(out: &mut impl Write, stats: &StatsShown) -> Result<()> {
     writeln!(out, "waited   some {}, full {}", time(some), time(full))?;
     for device in &stats.devices {
         let (used, size) = (human(device.used_bytes), human(device.size_bytes));
-        writeln!(out, "device   {used} of {size}  {}", device.path)?;
+        let path = table::printable(&device.path);
+        writeln!(out, "device   {used} of {size}  {path}")?;
     }
     writeln!(out)?;
     let faults = stats.fault_latency.iter().map(|(way, faults)| {

@@ -1,11 +1,15 @@
 //! Files that commands write at their end, or once they have begun. They are opened before anything runs, so that a bad
 //! path is refused in time. What they hold stays until there is something to write: a command that cannot run costs
-//! nobody the report of yesterday.
+//! nobody the report of yesterday. What somebody else wrote since stays too, as does what is in the file that standard
+//! output or standard error goes to.
 
 use anyhow::{Result, anyhow};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// A file, which is emptied before the first bytes go there.
 #[derive(Debug)]
@@ -15,6 +19,8 @@ pub struct LateFile {
     is_regular: bool,
     /// Flag: it was emptied.
     begun: bool,
+    /// The time of its last change and its length, once it was written.
+    left_as: Option<(SystemTime, u64)>,
 }
 
 impl LateFile {
@@ -25,7 +31,14 @@ impl LateFile {
     pub fn open(option: &str, path: &Path) -> Result<Self> {
         let mut options = File::options();
         let opened = options.write(true).create(true).truncate(false).open(path);
-        let file = opened.and_then(|file| Ok((file.metadata()?.is_file(), file)));
+        let file = opened.and_then(|file| {
+            let meta = file.metadata()?;
+            let standard = as_standard(&meta)?;
+            Ok((
+                meta.is_file() && standard.is_none(),
+                standard.unwrap_or(file),
+            ))
+        });
         let (is_regular, file) = file.map_err(|error| {
             anyhow!(
                 "{option} {}: {error}: give a file that can be written",
@@ -36,6 +49,7 @@ impl LateFile {
             file,
             is_regular,
             begun: false,
+            left_as: None,
         })
     }
 
@@ -44,14 +58,40 @@ impl LateFile {
         self.is_regular
     }
 
-    /// Replaces its content.
+    /// Replaces its content, unless somebody else has written since.
     ///
     /// # Errors
     /// Those of write(2): a full disk.
     pub fn replace(&mut self, content: &[u8]) -> io::Result<()> {
+        if self.left_as.is_some() && self.left_as != self.state() {
+            return Ok(());
+        }
         self.begun = false;
-        self.write_all(content)
+        self.write_all(content)?;
+        self.left_as = self.state();
+        Ok(())
     }
+
+    fn state(&self) -> Option<(SystemTime, u64)> {
+        let meta = self.file.metadata().ok()?;
+        Some((meta.modified().ok()?, meta.len()))
+    }
+}
+
+/// The descriptor of standard output or standard error again, if that is this file: it has its place there.
+fn as_standard(file: &Metadata) -> io::Result<Option<File>> {
+    let same = |other: &File| {
+        let other = other.metadata();
+        other.is_ok_and(|other| (other.dev(), other.ino()) == (file.dev(), file.ino()))
+    };
+    let (out, err) = (io::stdout(), io::stderr());
+    for standard in [out.as_fd(), err.as_fd()] {
+        let again = File::from(standard.try_clone_to_owned()?);
+        if same(&again) {
+            return Ok(Some(again));
+        }
+    }
+    Ok(None)
 }
 
 impl Write for LateFile {
@@ -88,6 +128,11 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"ab");
         file.replace(b"c").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"c");
+        file.replace(b"d").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"d");
+        fs::write(&path, "of another").unwrap();
+        file.replace(b"e").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"of another");
         let refused = LateFile::open("-o", &dir.path().join("no/such")).unwrap_err();
         let said = refused.to_string();
         assert!(

@@ -23,7 +23,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -145,8 +145,44 @@ pub fn text(stats: StatsShown) -> Result<String> {
 pub enum Listener {
     /// An address of this machine.
     Tcp(TcpListener),
-    /// A socket in the file system, removed at the end.
-    Unix(UnixListener, PathBuf),
+    /// A socket in the file system.
+    Unix(Named),
+}
+
+/// A socket whose name goes with it.
+pub struct Named {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Flag: another process has it.
+    left: AtomicBool,
+}
+
+impl Named {
+    /// Listens there. A socket at which nobody listens was left by a run that was killed, and is replaced.
+    fn bind(path: PathBuf) -> io::Result<Self> {
+        if path.as_os_str().is_empty() {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let is_socket = fs::symlink_metadata(&path).is_ok_and(|meta| meta.file_type().is_socket());
+        // Another error tells of somebody: of another kind of socket, or of one that only others may use.
+        let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
+        if is_socket && UnixStream::connect(&path).is_err_and(refused) {
+            let _ = fs::remove_file(&path);
+        }
+        Ok(Self {
+            socket: UnixListener::bind(&path)?,
+            path,
+            left: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if !self.left.load(SeqCst) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Listener {
@@ -156,16 +192,9 @@ impl Listener {
     /// It is no such address, or in use.
     pub fn bind(text: &str) -> Result<Self> {
         if let Some(path) = text.strip_prefix("unix:") {
-            let path = PathBuf::from(path);
-            // Left by a run that was killed: nobody listens.
-            let left = fs::symlink_metadata(&path).is_ok_and(|meta| meta.file_type().is_socket())
-                && std::os::unix::net::UnixStream::connect(&path).is_err();
-            if left {
-                let _ = fs::remove_file(&path);
-            }
-            let listener = UnixListener::bind(&path)
+            let named = Named::bind(path.into())
                 .map_err(|error| anyhow!("--metrics {text}: {error}: give another path"))?;
-            return Ok(Self::Unix(listener, path));
+            return Ok(Self::Unix(named));
         }
         let address: SocketAddr = text.parse().map_err(|_| {
             anyhow!("--metrics {text}: give 127.0.0.1:PORT, [::1]:PORT or unix:PATH")
@@ -195,7 +224,6 @@ impl Listener {
             control: control.to_owned(),
             ends: Arc::new(AtomicBool::new(false)),
             thread: None,
-            left: false,
         };
         serving.again()?;
         Ok(serving)
@@ -209,7 +237,7 @@ impl Listener {
         while !ends.load(SeqCst) {
             let listener = match self {
                 Self::Tcp(listener) => listener.as_fd(),
-                Self::Unix(listener, _) => listener.as_fd(),
+                Self::Unix(named) => named.socket.as_fd(),
             };
             let mut fds = [PollFd::from_borrowed_fd(listener, PollFlags::IN)];
             if !matches!(poll(&mut fds, Some(&LOOK)), Ok(1)) {
@@ -250,8 +278,6 @@ pub struct Serving {
     control: String,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Flag: another process has it.
-    left: bool,
 }
 
 impl Serving {
@@ -284,17 +310,8 @@ impl Serving {
 
     /// A copy of this process serves from now on.
     pub fn leave(&mut self) {
-        self.left = true;
-    }
-}
-
-/// The name of a socket goes with it.
-impl Drop for Serving {
-    fn drop(&mut self) {
-        if let Listener::Unix(_, path) = &*self.listener
-            && !self.left
-        {
-            let _ = fs::remove_file(path);
+        if let Listener::Unix(named) = &*self.listener {
+            named.left.store(true, SeqCst);
         }
     }
 }
@@ -312,7 +329,10 @@ fn answer(from: impl Read, mut to: impl Write, control: &str) -> Result<()> {
         }
     }
     let mut words = request.split(' ');
-    let asked = (words.next(), words.next());
+    // A scraper may add parameters, which change nothing.
+    let path = |target: &str| target.split('?').next().map(str::to_owned);
+    let (method, path) = (words.next(), words.next().and_then(path));
+    let asked = (method, path.as_deref());
     let (status, kind, body) = match asked {
         (Some("GET"), Some("/metrics" | "/")) => match ask::own_stats(control).and_then(text) {
             Ok(text) => (
@@ -338,4 +358,27 @@ fn answer(from: impl Read, mut to: impl Write, control: &str) -> Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn sockets_of_others_stay_and_our_own_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let bind =
+            |name: &str| Listener::bind(&format!("unix:{}", dir.path().join(name).display()));
+        let _other = UnixDatagram::bind(dir.path().join("log")).unwrap();
+        assert!(bind("log").is_err());
+        assert!(dir.path().join("log").exists());
+        // Its owner was killed.
+        drop(UnixListener::bind(dir.path().join("left")).unwrap());
+        let own = bind("left").unwrap();
+        assert!(bind("left").is_err());
+        drop(own);
+        assert!(!dir.path().join("left").exists());
+        assert!(Listener::bind("unix:").is_err());
+    }
 }

@@ -7,7 +7,7 @@ use ebb_sys::proc::{self, Process};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -171,8 +171,13 @@ fn not_there(error: &io::Error) -> bool {
 }
 
 fn executable(file: &Path) -> io::Result<()> {
-    if std::fs::metadata(file)?.is_dir() {
+    let kind = std::fs::metadata(file)?.file_type();
+    if kind.is_dir() {
         return Err(io::Error::other("it is a directory: name a program"));
+    }
+    // To open a pipe would wait for its other end.
+    if !kind.is_file() {
+        return Err(ErrorKind::PermissionDenied.into());
     }
     Ok(rustix::fs::access(file, rustix::fs::Access::EXEC_OK)?)
 }

@@ -105,7 +105,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     let end = until_end(&mut running, &mut supervisor, managed)?;
     let ran = start.elapsed();
     if let Some(told) = kills.told() {
-        say::now(&format!("ebb: {told}"));
+        say::line(&format!("ebb: {told}"));
     }
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
@@ -113,7 +113,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
         let stats = stats::stats(&args.command, &totals, end, start.elapsed());
         // The program has run: figures that cannot be written do not change its end.
         if let Err(error) = file.write(&stats) {
-            say::now(&format!("ebb: --stats: {error:#}"));
+            say::line(&format!("ebb: --stats: {error:#}"));
         }
     };
     await_helpers(&mut supervisor)?;
@@ -153,6 +153,7 @@ fn leave_processes(
     inherited: Inherited,
     end: End,
 ) -> Result<End> {
+    wait::reap_children();
     if !supervisor.has_processes() {
         say::rest();
         return Ok(end);
@@ -225,7 +226,7 @@ fn await_helpers(supervisor: &mut Supervisor) -> std::io::Result<()> {
 fn summarize(args: &RunArgs, stats: &StatsShown) {
     if summary::wanted(args, stats) {
         for line in summary::lines(stats) {
-            say::now(&format!("ebb: {line}"));
+            say::line(&format!("ebb: {line}"));
         }
     }
 }
@@ -247,6 +248,7 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inheri
         carries_on = carries_on || supervisor.carries_on()?;
         supervisor.step(if carries_on { PACE } else { SOON })?;
         running.pass_on_to_all(supervisor);
+        wait::reap_children();
     }
     supervisor.wait_for_helpers(HELPERS, |_, _| ())?;
     Ok(())

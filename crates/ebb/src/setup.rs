@@ -4,6 +4,7 @@
 use crate::available::Available;
 use crate::cgroups;
 use crate::cli::{PoolLimits, RunArgs};
+use crate::doctor;
 use crate::guard;
 use crate::outer::Outer;
 use crate::say;
@@ -30,6 +31,7 @@ const ZSTD_DEFAULT: i32 = 1;
 /// An option is wrong; the message says what is allowed.
 pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     let (codec, specs) = places(args)?;
+    doctor::needs_proc()?;
     let outer = Outer::here();
     if let Some(outer) = &outer {
         say::now(&format!("ebb: {}", outer.told()));
@@ -220,7 +222,8 @@ type Opened = (SetupDevice, Option<PendingHeader>);
 fn device(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<Opened>, OpenError> {
     let opened = ebb_stores::open(spec, look)?;
     for note in opened.iter().flat_map(|device| &device.notes) {
-        say::now(&format!("ebb: {note}"));
+        // Programs may run already.
+        say::line(&format!("ebb: {note}"));
     }
     Ok(opened.map(|device| {
         let setup = SetupDevice {

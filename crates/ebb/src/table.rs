@@ -16,8 +16,17 @@ pub fn write(
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> io::Result<()> {
     let mut lines = vec![heading.join("\t")];
-    lines.extend(rows.into_iter().map(|row| row.join("\t")));
+    let printable = |row: Vec<String>| row.iter().map(|cell| printable(cell)).collect::<Vec<_>>();
+    lines.extend(rows.into_iter().map(|row| printable(row).join("\t")));
     write_lines(out, alignment, &lines)
+}
+
+/// A text that somebody else may have chosen, as a path, for a terminal: control characters are replaced.
+pub fn printable(text: &str) -> String {
+    let shown = text.chars();
+    shown
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
 }
 
 /// Lines whose columns are between tabs.
@@ -37,10 +46,10 @@ mod tests {
     #[test]
     fn values_stand_to_the_right_and_names_to_the_left() {
         let mut out = Vec::new();
-        let rows = [["1", "first"], ["1234", "a name with spaces"]]
+        let rows = [["1", "first"], ["1234", "a\tname\nwith\u{1b}spaces"]]
             .map(|row| row.map(String::from).to_vec());
         super::write(&mut out, super::Alignment::Right, &["PID", "NAME"], rows).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, " PID  NAME\n   1  first\n1234  a name with spaces\n");
+        assert_eq!(text, " PID  NAME\n   1  first\n1234  a?name?with?spaces\n");
     }
 }

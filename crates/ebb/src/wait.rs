@@ -74,6 +74,25 @@ pub fn prepare() -> io::Result<Signals> {
     Signals::block(&all)
 }
 
+/// The system sends these to the program as well: it is in our process group. All others of the system's are for `ebb`
+/// alone, as that of a timer that was set before `ebb` took its starter's place.
+fn is_of_terminal(signal: i32) -> bool {
+    const KEYS: [i32; 6] = [
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTSTP,
+        libc::SIGHUP,
+        libc::SIGCONT,
+        libc::SIGWINCH,
+    ];
+    KEYS.contains(&signal)
+}
+
+/// Takes children that have ended: orphans of the tree, and commands that `ebb` has started.
+pub fn reap_children() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG | ANY_CHILD) {}
+}
+
 /// A terminal that is gone sends these, one after the other.
 fn is_hang_up(signal: i32) -> bool {
     [libc::SIGHUP, libc::SIGCONT].contains(&signal)
@@ -166,7 +185,7 @@ impl Running {
         }
         // A wrapped program is in no foreground group: terminal keys do not reach it.
         let ours_alone = || self.wrap.is_some() || is_hang_up(signal) && self.is_told_alone();
-        if !received.from_kernel || ours_alone() {
+        if !received.from_kernel || !is_of_terminal(signal) || ours_alone() {
             self.forward(received);
         }
         if ends {

@@ -67,10 +67,12 @@ fn a_budget_that_cannot_be_reached_stays_and_nobody_is_killed() {
     // Nothing of it compresses, and there is nowhere else.
     let tree = Tree::start("130M", &["none"], "alone");
     let why = tree
-        .limit_of(&tree.pid, &["--memory", "40M"])
+        .limit_of(&tree.pid, &["--memory", "40M", "--pool-max", "8M"])
         .expect_err("there is no room");
     assert!(why.contains("the budget stays 130M"), "{why}");
-    assert_eq!(number(&tree.limit(&[]), "memory_bytes"), 130 * MIB);
+    let shown = tree.limit(&[]);
+    assert_eq!(number(&shown, "memory_bytes"), 130 * MIB);
+    assert!(shown["pool_max"].is_null(), "{shown}");
     tree.stop(1);
 }
 

@@ -194,6 +194,20 @@ fn a_tree_that_runs_is_looked_at() {
     );
 }
 
+/// In less memory than is tried first.
+#[test]
+fn a_program_is_looked_at_in_what_there_is() {
+    if cannot_page() {
+        return;
+    }
+    let mut outer = Command::new("timeout");
+    outer.args(["-k1", "60"]).arg(ebb());
+    outer.args(["run", "--memory", "48M", "--swap", "none"]);
+    outer.arg(ebb()).args(["size", "--", "true"]);
+    let output = outer.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 #[test]
 fn bad_input_has_one_message_with_the_next_step() {
     if cannot_page() {

@@ -164,7 +164,9 @@ impl<K: Kernel> Pager<K> {
             }
             if ends >= MANY {
                 // Other threads fault in these areas all the time: from now on none of that begins.
-                closed.get_or_insert_with(|| self.transit.close(&self.kernel));
+                closed
+                    .get_or_insert_with(|| self.transit.close(&self.kernel))
+                    .renew();
             }
             let ended = self.transit.wait(&self.kernel, || drop(state), LONG);
             (waited, ends) = (true, ends + u32::from(ended));

@@ -1,12 +1,12 @@
 //! `syscall(2)`: system calls that copy the address space, made by number, are forks like any other. Those that map
-//! memory are memory calls like any other (SBCL makes all of its so). One that makes an io_uring is looked after
-//! ([`io_uring`]). Memory that the kernel is to remember and store to later is not paged. Everything else passes as
+//! memory are memory calls like any other (SBCL makes all of its so), and execs are execs. One that makes an io_uring is
+//! looked after ([`io_uring`]). Memory that the kernel is to remember and store to later is not paged. Everything else passes as
 //! it is.
 //!
 //! System calls made without libc are out of reach. A child of such a one has no managed memory once its parent
 //! pages, and gets SIGSEGV where it touches it.
 
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr;
 
 use ebb_sys::{memory as memory_of, raw};
@@ -15,7 +15,7 @@ use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
 
 use crate::memory::{calls, io_uring};
-use crate::process::fork;
+use crate::process::{exec, fork};
 
 /// libc declares it variadic and reads six arguments in any case; both calling conventions pass
 /// them as if they were declared.
@@ -34,6 +34,10 @@ pub unsafe extern "C" fn syscall(
 ) -> c_long {
     // SAFETY: the caller answers for the call, here and below.
     if let Some(result) = unsafe { memory_call(number, [a, b, c, d, e, f]) } {
+        return result;
+    }
+    // SAFETY: as above.
+    if let Some(result) = unsafe { exec_call(number, [a, b, c, d, e]) } {
         return result;
     }
     if let Some((start, len)) = remembered(number, a as usize, b as usize) {
@@ -56,6 +60,26 @@ pub unsafe extern "C" fn syscall(
         return -1;
     }
     result
+}
+
+/// An exec, as libc's function makes it: its result, if it could not be made.
+///
+/// # Safety
+/// That of the system call.
+unsafe fn exec_call(number: c_long, [a, b, c, d, e]: [c_long; 5]) -> Option<c_long> {
+    let at = |address: c_long| ptr::with_exposed_provenance::<c_char>(address as usize);
+    let strings = |address: c_long| at(address).cast::<*const c_char>();
+    // SAFETY: the caller answers for the call.
+    unsafe {
+        match number {
+            libc::SYS_execve => Some(exec::execve(at(a), strings(b), strings(c)).into()),
+            libc::SYS_execveat => {
+                let (dir, flags) = (a as c_int, e as c_int);
+                Some(exec::execveat(dir, at(b), strings(c), strings(d), flags).into())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Start and length of memory that the kernel remembers. It stores to it, or looks at it, as the thread ends and

@@ -34,6 +34,7 @@
 //! | `memory::own::OWN` | the global allocator, which has no value, maps by it |
 //! | `memory::heap::ARENA` | the state of the global allocator, which has no value |
 //! | `io::aio_context::WATCHERS` | what the system says of the process's threads is corrected by it |
+//! | `memory::secret::LOCKED` | memory calls of the program lock the keys' area again, and wait for nobody |
 //! | `memory::secret::AREA_STATE` | keys of all devices lie in one locked area, relocked after a fork |
 //! | `kernel::clock::SIMULATED` | in debug builds: a clock is read without a handle, and a simulation has its own |
 //! | `process::robust::SIMULATED` | in debug builds: simulated threads are none whose locks the kernel knows |

@@ -408,7 +408,9 @@ impl Kernel for SystemKernel {
         memory::mlockall(flags)
     }
     fn munlockall(&self) -> Result<(), Errno> {
-        memory::munlockall()
+        memory::munlockall()?;
+        secret::lock_again();
+        Ok(())
     }
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
         memory::reserve_alone(len)

@@ -31,7 +31,10 @@ struct Report {
 pub fn doctor(args: DoctorArgs) -> Result<ExitCode> {
     use std::io::Write;
     let (mut checks, access) = required();
-    checks.extend(advisory(access));
+    // Where the first one is missing, nothing else can be told.
+    if checks.len() > 1 {
+        checks.extend(advisory(access));
+    }
     let works = checks.iter().all(|c| c.verdict != Verdict::Missing);
     let mut out = io::stdout().lock();
     if args.json {
@@ -80,21 +83,27 @@ pub fn doctor(args: DoctorArgs) -> Result<ExitCode> {
 /// # Errors
 /// The first thing that is missing, and the fix.
 pub fn must_work() -> Result<()> {
-    match required()
-        .0
-        .into_iter()
-        .find(|check| check.verdict == Verdict::Missing)
-    {
-        Some(Check {
-            name, detail, fix, ..
-        }) => {
-            bail!(
-                "{name}: {detail}\n     fix: {}\n     `ebb doctor` tells more",
-                fix.unwrap_or_default()
-            )
-        }
-        None => Ok(()),
+    required().0.into_iter().try_for_each(must_be_there)
+}
+
+/// Fails if there is no `/proc`, from which the budget follows.
+///
+/// # Errors
+/// It is missing, and the fix.
+pub fn needs_proc() -> Result<()> {
+    must_be_there(required::proc())
+}
+
+fn must_be_there(check: Check) -> Result<()> {
+    if check.verdict == Verdict::Missing {
+        bail!(
+            "{}: {}\n     fix: {}\n     `ebb doctor` tells more",
+            check.name,
+            check.detail,
+            check.fix.unwrap_or_default()
+        )
     }
+    Ok(())
 }
 
 fn kernel() -> String {

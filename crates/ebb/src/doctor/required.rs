@@ -1,4 +1,4 @@
-//! The checks that `ebb run` cannot do without: descriptors, a way to a userfaultfd, and its operations.
+//! The checks that `ebb run` cannot do without: `/proc`, descriptors, a way to a userfaultfd, and its operations.
 
 use super::check::{Check, Verdict};
 use super::container::Container;
@@ -10,10 +10,13 @@ use std::io;
 
 /// The checks, and the way to a userfaultfd.
 pub fn required() -> (Vec<Check>, Option<Access>) {
-    let descriptors = descriptors();
-    if descriptors.verdict == Verdict::Missing {
-        // The other checks would fail for the same reason, and look as if more were missing.
-        return (vec![descriptors], None);
+    let mut checks = Vec::new();
+    for check in [proc(), descriptors()] {
+        if check.verdict == Verdict::Missing {
+            // The other checks would fail for the same reason, and look as if more were missing.
+            return (vec![check], None);
+        }
+        checks.push(check);
     }
     let syscall = Userfaultfd::open_by(Access::Syscall);
     let device = Userfaultfd::open_by(Access::DeviceFile);
@@ -26,7 +29,8 @@ pub fn required() -> (Vec<Check>, Option<Access>) {
         let (syscall, device) = (syscall.unwrap_err(), device.unwrap_err());
         let machine = Machine::here(syscall.raw_os_error() == Some(libc::EPERM));
         let userfaultfd = no_userfaultfd(&syscall, &device, &machine);
-        return (vec![descriptors, userfaultfd], None);
+        checks.push(userfaultfd);
+        return (checks, None);
     };
     let shown = |result: &io::Result<_>| match result {
         Ok(_) => "permitted".to_string(),
@@ -40,7 +44,7 @@ pub fn required() -> (Vec<Check>, Option<Access>) {
             shown(&device)
         ),
     );
-    let mut checks = vec![descriptors, userfaultfd];
+    checks.push(userfaultfd);
     let mut need = |name, result: io::Result<()>, since: &str| {
         checks.push(match result {
             Ok(()) => Check::ok(name, "works"),
@@ -120,6 +124,20 @@ fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) ->
 }
 
 /// Each process of the tree has a connection and its devices open, beside its program's files.
+/// Processes, this one, and memory are read of there.
+pub fn proc() -> Check {
+    let memory = read_to_string("/proc/meminfo").is_ok_and(|text| text.contains("MemTotal:"));
+    if memory && std::fs::read_link("/proc/self/exe").is_ok() {
+        return Check::ok("proc", "/proc is there");
+    }
+    Check::not(
+        "proc",
+        Verdict::Missing,
+        "/proc is not there, or not readable: it tells of memory and processes",
+        "`mount -t proc proc /proc`",
+    )
+}
+
 fn descriptors() -> Check {
     /// Descriptors of two processes and a device, and a little more.
     const LEAST: u64 = 32;

@@ -13,10 +13,13 @@ mod report;
 mod touched;
 
 use crate::ask::{Figures, ask, stats_of};
+use crate::available::Available;
 use crate::cli::{RunArgs, SizeArgs};
 use crate::figures::pace;
+use crate::outer::Outer;
 use crate::run::{self, Companion};
 use crate::say;
+use crate::setup::SMALLEST;
 use crate::wait::End;
 use anyhow::Result;
 use ebb_tree::{LimitChange, Request, StatsShown};
@@ -102,8 +105,8 @@ fn members(stats: &StatsShown) -> Vec<u32> {
 /// A command: it runs, and the report comes at its end.
 fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<End> {
     let mut run = RunArgs::of(args.command);
-    let follows = args.memory.is_none();
-    run.memory = args.memory.or_else(|| Some(FIRST.to_string()));
+    let follows = args.memory.is_none().then(first_budget);
+    run.memory = args.memory.or(follows.map(|bytes| bytes.to_string()));
     (run.swap, run.pool) = (args.swap, args.pool);
     let shared = Shared::default();
     thread::scope(|scope| {
@@ -118,6 +121,13 @@ fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<End> {
         shared.ended.store(true, SeqCst);
         end
     })
+}
+
+/// [`FIRST`], or what there is.
+fn first_budget() -> u64 {
+    let outer = Outer::here();
+    let available = Available::here(outer.as_ref().map(Outer::available));
+    FIRST.min(available.total).max(SMALLEST)
 }
 
 /// The findings of the thread beside the run, and the word that ends it.
@@ -169,10 +179,9 @@ impl Companion for Reporter<'_, '_> {
 /// The longest that a supervisor in this process is waited for.
 const ANSWERS: Duration = Duration::from_secs(60);
 
-/// While the command runs: lets the budget follow what the programs have, and watches what they touch.
-fn attend(interval: Duration, follows: bool, shared: &Shared) {
+/// While the command runs: lets the budget follow what the programs have, from this one on, and watches what they touch.
+fn attend(interval: Duration, mut follows: Option<u64>, shared: &Shared) {
     let mut watch = Watch::new(interval);
-    let mut budget = FIRST;
     while !shared.ended.load(SeqCst) {
         thread::sleep(FOLLOW.min(watch.due_in().unwrap_or(FOLLOW).max(LEAST)));
         // Its supervisor is this process, and answers when it is done with something else.
@@ -181,9 +190,12 @@ fn attend(interval: Duration, follows: bool, shared: &Shared) {
             continue;
         };
         let half = stats.peak_had_bytes / 2;
-        // In steps: each change is work for all processes.
-        if follows && half > budget + budget / 16 && raise(half).is_ok() {
-            budget = half;
+        if let Some(budget) = &mut follows
+            // In steps: each change is work for all processes.
+            && half > *budget + *budget / 16
+            && raise(half).is_ok()
+        {
+            *budget = half;
         }
         if watch.look(&members(&stats)) {
             *shared.touches() = watch.touches().clone();

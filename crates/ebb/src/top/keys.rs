@@ -12,20 +12,37 @@ pub fn come() -> Result<bool> {
     Ok(event::poll(Duration::ZERO)?)
 }
 
-/// What has come; none: no key that was pressed. Ctrl-C is `q`, as whoever presses it wants to leave.
+/// What has come.
+pub enum Input {
+    /// A key that was pressed. Ctrl-C is `q`, as whoever presses it wants to leave.
+    Key(KeyCode),
+    /// A signal that a terminal in its usual mode sends for such a key.
+    Signal(i32),
+    /// Nothing that is of interest.
+    Other,
+}
+
+/// Reads what has come.
 ///
 /// # Errors
 /// Those of the terminal.
-pub fn read() -> Result<Option<KeyCode>> {
+pub fn read() -> Result<Input> {
     let Event::Key(key) = event::read()? else {
-        return Ok(None);
+        return Ok(Input::Other);
     };
-    let interrupts =
-        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    let code = if interrupts {
-        KeyCode::Char('q')
-    } else {
-        key.code
-    };
-    Ok((key.kind == KeyEventKind::Press).then_some(code))
+    if key.kind != KeyEventKind::Press {
+        return Ok(Input::Other);
+    }
+    if !key
+        .modifiers
+        .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
+    {
+        return Ok(Input::Key(key.code));
+    }
+    Ok(match key.code {
+        KeyCode::Char('c') => Input::Key(KeyCode::Char('q')),
+        KeyCode::Char('z') => Input::Signal(libc::SIGTSTP),
+        KeyCode::Char('\\' | '4') => Input::Signal(libc::SIGQUIT),
+        _ => Input::Other,
+    })
 }

@@ -9,7 +9,7 @@
 //! ```
 //! A signal that the caller ignores stays ignored.
 
-use super::keys;
+use super::keys::{self, Input};
 use anyhow::{Context, Result};
 use ebb_sys::proc::Process;
 use ebb_sys::signalfd::{self, Signals};
@@ -74,9 +74,15 @@ impl Screen {
             if self.listen(wait)? {
                 return Ok(None);
             }
-            if keys::come()? {
-                return keys::read();
+            if !keys::come()? {
+                continue;
             }
+            return match keys::read()? {
+                Input::Key(key) => Ok(Some(key)),
+                Input::Signal(libc::SIGTSTP) => self.stop().map(|()| None),
+                Input::Signal(signal) => self.end(signal),
+                Input::Other => Ok(None),
+            };
         }
         Ok(None)
     }

@@ -4,6 +4,7 @@ use super::screen::Screen;
 use super::view::{coloured, draw_help, too_small};
 use crate::ask::{Figures, PATIENCE};
 use crate::figures::paging;
+use crate::table::printable;
 use anyhow::Result;
 use ebb_stores::human;
 use ratatui::Frame;
@@ -57,10 +58,7 @@ fn tree(pid: u32) -> Tree {
 /// A command line as `/proc` has it, for terminals. Another user chose it: control characters are replaced.
 pub fn command_line(words: &[u8]) -> String {
     let words = String::from_utf8_lossy(words).replace('\0', " ");
-    let shown = words.trim_end().chars();
-    shown
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    printable(words.trim_end())
 }
 
 /// What to write on the command line, where several trees run.

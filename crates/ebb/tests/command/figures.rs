@@ -34,6 +34,43 @@ fn figures_go_into_a_pipe() {
     assert_eq!(stderr(&output), "");
 }
 
+/// Figures stand beside what the program writes, and after what was there.
+#[test]
+fn figures_take_their_place_in_the_file_of_standard_error() {
+    if cannot_page() {
+        return;
+    }
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let script = "echo old > \"$1\"; timeout -k1 50 \"$0\" run --stats /dev/stderr sh -c 'echo said >&2' 2>> \"$1\"";
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", script])
+        .arg(common::ebb())
+        .arg(log.path());
+    assert!(shell.status().unwrap().success());
+    let told = std::fs::read_to_string(log.path()).unwrap();
+    assert!(told.starts_with("old\nsaid\n{"), "{told}");
+}
+
+/// Those of an earlier run, whose last process has ended, do not replace them.
+#[test]
+fn figures_of_a_later_run_stay() {
+    if cannot_page() {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let stats = || -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let leaves = "sleep 1 > /dev/null 2>&1 < /dev/null & exit 7";
+    run(&["--stats", path, "sh", "-c", leaves]);
+    assert_eq!(stats()["exit_status"], 7);
+    run(&["--stats", path, "sh", "-c", "exit 5"]);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(stats()["exit_status"], 5);
+}
+
 /// A mistyped command costs nobody the figures of yesterday.
 #[test]
 fn files_of_a_command_that_cannot_run_stay() {

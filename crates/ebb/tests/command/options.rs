@@ -273,3 +273,38 @@ fn the_lab_is_found_beside_or_missed() {
         "mthp|--json|--help|--|-x|"
     );
 }
+
+/// Memory and processes are told of there.
+#[test]
+fn a_missing_proc_is_told_of_with_the_next_step() {
+    if !ebb_harness::is_root() {
+        return println!("skipped: only root can take /proc away");
+    }
+    for args in ["run true", "run --memory 64M true", "doctor"] {
+        let script = format!("mount -t tmpfs none /proc && exec timeout -k1 30 \"$0\" {args}");
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", &script]).arg(ebb());
+        let output = shell.output().unwrap();
+        let told = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            stderr(&output)
+        );
+        assert!(!output.status.success(), "{told}");
+        assert!(told.contains("fix: `mount -t proc proc /proc`"), "{told}");
+        assert!(!told.contains("run Linux"), "{told}");
+    }
+}
+
+#[test]
+fn a_pipe_is_no_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    let made = Command::new("mkfifo")
+        .args(["-m", "777"])
+        .arg(&pipe)
+        .status();
+    assert!(made.unwrap().success());
+    let output = run(&[pipe.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+}

@@ -43,6 +43,21 @@ fn a_program_that_does_not_handle_the_signal_dies_of_it() {
     assert_eq!(child.wait().unwrap().signal(), Some(15));
 }
 
+/// A timer outlives exec: a script's limit of time for a program is its limit under `ebb` too.
+#[test]
+fn an_alarm_that_was_set_before_reaches_the_program() {
+    if cannot_page() || common::lacks("python3") {
+        return;
+    }
+    let script = "import os, signal, sys\nsignal.alarm(1)\nos.execv(sys.argv[1], sys.argv[1:])";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(ebb());
+    command.args(["run", "sh", "-c", "echo ready; exec sleep 60"]);
+    let mut child = child_started(&mut command);
+    end_of(&mut child, Duration::from_secs(30));
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGALRM));
+}
+
 /// bash stops a script on SIGINT if the program that it waits for has died of it, and goes on after one that exits.
 #[test]
 fn an_interrupt_stops_the_script_around_ebb() {

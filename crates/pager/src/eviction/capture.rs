@@ -40,8 +40,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Units looked at for one that can be captured, before giving up.
 const LOOK: usize = 512;
-/// Units tried before giving up.
-const TRIES: usize = 32;
+/// Units tried before giving up. Of memory that the system has pinned there may be a long row.
+const TRIES: usize = 128;
 /// Units looked at with the lock held.
 const LOOKS: usize = 64;
 

@@ -69,6 +69,11 @@ impl Pressure {
         split.map_or(Duration::ZERO, |word| elapsed(word, stamp(at)))
     }
 
+    /// Whether a fault waits.
+    pub fn waits(&self) -> bool {
+        self.0.load(SeqCst) & COUNT > 0
+    }
+
     /// In a forked child: the faults are of the parent's threads.
     pub fn reset_in_child(&self) {
         self.0.store(0, SeqCst);

@@ -30,10 +30,10 @@ impl<K: Kernel> FaultService<K> {
     pub fn register_new(&self) {
         self.base.registration.answers();
         let mut state = self.lock();
-        let mut any = self.release_to_program(&mut state);
-        if state.ranges.all().any(|r| !r.attributes.registered) {
+        let any = state.ranges.any_unsettled();
+        if any {
+            self.release_to_program(&mut state);
             self.register_all(&mut state);
-            any = true;
         }
         let early = state.parked.take_early();
         if any {
@@ -49,11 +49,8 @@ impl<K: Kernel> FaultService<K> {
     pub fn register_all(&self, state: &mut State) {
         self.base.registration.begin_round();
         let mut at = 0;
-        while let Some(range) = state.ranges.next(at, usize::MAX) {
+        while let Some(range) = state.ranges.next_where(at, |a| !a.registered) {
             at = range.end;
-            if range.attributes.registered {
-                continue;
-            }
             match self.register_range(state, &range) {
                 Registered::Whole => self.learn_present(state, &range),
                 Registered::Nothing => {}
@@ -104,7 +101,12 @@ impl<K: Kernel> FaultService<K> {
             state
                 .pages
                 .forget(Some(self.swap), self.cpu(), range.start, range.end);
-            state.ranges.remove(range.start, range.end);
+            // Part of it may be registered. Nobody would serve its faults.
+            let _ = self.kernel.unregister(start, len);
+            match range.attributes.in_child.absent {
+                true => state.ranges.remove(range.start, range.end),
+                false => self.leave_to_program(state, range.start, range.end),
+            }
             return Registered::Nothing;
         }
         self.base.join_again(start, len);
@@ -202,16 +204,9 @@ impl<K: Kernel> FaultService<K> {
 }
 
 impl<K: Kernel> FaultService<K> {
-    /// In the keeper: lets go what is to be let go; whether there was any.
-    pub fn release_to_program(&self, state: &mut State) -> bool {
-        let mut at = 0;
-        let mut any = false;
-        while let Some(range) = state.ranges.next(at, usize::MAX) {
-            at = range.end;
-            if !range.attributes.released {
-                continue;
-            }
-            any = true;
+    /// In the keeper: lets go what is to be let go.
+    pub fn release_to_program(&self, state: &mut State) {
+        while let Some(range) = state.ranges.next_where(0, |a| a.released) {
             let (start, len) = (range.start, range.end - range.start);
             // Something else may be mapped there by now: then there is nothing to end.
             let _ = self.kernel.unregister(start, len);
@@ -224,7 +219,6 @@ impl<K: Kernel> FaultService<K> {
                 .forget(Some(self.swap), self.cpu(), range.start, range.end);
             state.ranges.remove(range.start, range.end);
         }
-        any
     }
 
     /// In the keeper: says once that there is such memory.

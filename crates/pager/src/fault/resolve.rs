@@ -200,7 +200,11 @@ impl<K: Kernel> FaultService<K> {
     /// First touch: zeros, as many pages as the pattern says.
     fn fill(&self, state: &mut State, page: PageNumber) -> Result<Brought, Served> {
         let Some(range) = state.ranges.find(page.address()) else {
-            // Unmapped meanwhile: the thread that looks again gets what the kernel has for it.
+            // Unmapped meanwhile: the thread that looks again gets what the kernel has for it. But memory may be registered
+            // of which no call told: an instruction of the program's has extended other memory.
+            if self.is_ours(page.address()) {
+                self.look_again(state, page)?;
+            }
             return Ok(Brought::one(Way::Zero, page));
         };
         let window = state.window(page);

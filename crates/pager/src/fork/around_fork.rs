@@ -24,13 +24,30 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::fault::fault_service::FaultService;
-use crate::map::ranges::Range;
+use crate::map::page_map::{Page, PageNumber};
+use crate::map::ranges::{InChild, Range};
 use crate::pager::Pager;
 use crate::process::base::Locked;
+use crate::process::state::State;
 use crate::process::transit::SHORT;
 use ebb_sys::paging::Kernel;
 use ebb_tree::ChildSlot;
+use std::ops::ControlFlow::Continue;
 use std::time::Duration;
+
+/// Resident pages that a child has no copy of, by the program's wish.
+fn kept_from_child(state: &State) -> usize {
+    let mut pages = 0;
+    let kept = |range: &Range| range.attributes.in_child != InChild::default();
+    for range in state.ranges.all().filter(kept) {
+        let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
+        state.pages.map().each(first, end, |_, page| {
+            pages += usize::from(matches!(page, Page::Resident(_)));
+            Continue(())
+        });
+    }
+    pages
+}
 
 /// How long a fork waits for the tree to page: a supervisor that is gone limits nobody any more.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -140,8 +157,8 @@ impl<K: Kernel> Pager<K> {
         let used = process.used(&locked);
         locked.charge.settle(process.member, used, 0);
         // It does not inherit the staging area.
-        let frames = locked.pages.staging().unused_frames();
-        let slot = process.member.reserve_child(frames as u64);
+        let alone = locked.pages.staging().unused_frames() + kept_from_child(&locked);
+        let slot = process.member.reserve_child(alone as u64);
         Some((locked, slot))
     }
 

@@ -4,6 +4,7 @@
 use crate::eviction::make_room::Step;
 use crate::fault::fault_service::FaultService;
 use crate::fault::install::Refusals;
+use crate::map::page_map::UNIT;
 use crate::process::state::State;
 use crate::process::transit::SHORT;
 use crate::process::worker::Worker;
@@ -49,9 +50,11 @@ impl<K: Kernel> FaultService<K> {
         }
     }
 
-    /// Pages that wait to be stored will be resident. Stores them until no more than `target` pages are both.
+    /// Pages that wait to be stored will be resident. Stores them until no more than `target` pages are both, or as many
+    /// went as waited: other threads may capture more meanwhile.
     fn store_down_to(&self, target: usize, worker: &mut Worker) {
-        loop {
+        let waiting = self.lock().pages.staged_frames();
+        for _ in 0..waiting.div_ceil(UNIT) {
             let state = self.lock();
             let pages = state.pages.map().resident() + state.pages.staged_frames();
             drop(state);
@@ -142,12 +145,16 @@ impl<K: Kernel> FaultService<K> {
         self.evict_before_fork(worker);
         // Else the faults of many threads would hardly ever leave a moment without a transit. The forking thread
         // has all the locks of the program's that it needs by now, so no fault has to be served for it.
-        let closed = self.base.transit.close(self.kernel);
+        // The gate first, as it is waited for.
         let _gate = self.gate();
+        let closed = self.base.transit.close(self.kernel);
         let mut refusals = Refusals::default();
-        while !self.quiesce(worker, &mut refusals) {}
+        while !self.quiesce(worker, &mut refusals) {
+            closed.renew();
+        }
         fork.quiescent(self.kernel);
         while fork.wait_over(self.kernel, Duration::from_millis(1)) {
+            closed.renew();
             self.leave_with_program();
             // The forking thread has it by now, or was killed with it: whoever waited for that would see no end.
             let Some(mut state) = self.base.try_lock_service() else {
@@ -173,7 +180,7 @@ impl<K: Kernel> FaultService<K> {
             return Unstaged::Busy;
         }
         // A call that failed may have moved memory there and back, which lost its registration: nothing could be put there.
-        if state.ranges.all().any(|range| !range.attributes.registered) {
+        if state.ranges.any_unsettled() {
             self.register_all(state);
         }
         while let Some(pages) = state.pages.oldest_staged() {

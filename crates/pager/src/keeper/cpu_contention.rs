@@ -1,4 +1,5 @@
-//! Whether the processors are taken by others than ourselves.
+//! Whether the processors are taken by others than ourselves. The system tells of all its processors alone. So a process
+//! that may use some of them learns it when its service is starved (`keeper_loop`).
 
 use ebb_sys::paging::Kernel;
 
@@ -6,6 +7,8 @@ use ebb_sys::paging::Kernel;
 /// processors, our own left out.
 pub struct CpuContention {
     processors: i32,
+    /// Flag: the process may use all of them.
+    tells: bool,
     /// Decaying mean of the threads that want to run, in sixteenths.
     mean: i32,
     crowded: bool,
@@ -15,6 +18,7 @@ impl CpuContention {
     pub fn new(kernel: &impl Kernel) -> Self {
         Self {
             processors: kernel.processors() as i32,
+            tells: kernel.allowed_cpus().len() >= kernel.processors(),
             mean: Self::others(kernel) * 16,
             crowded: false,
         }
@@ -28,6 +32,9 @@ impl CpuContention {
 
     /// One more look; whether the processors are taken.
     pub fn sample(&mut self, kernel: &impl Kernel) -> bool {
+        if !self.tells {
+            return false;
+        }
         self.mean += (Self::others(kernel) * 16 - self.mean) / 8;
         let full = self.processors * 16;
         self.crowded = if self.crowded {

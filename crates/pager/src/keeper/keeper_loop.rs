@@ -17,6 +17,8 @@ use std::time::Duration;
 /// How often the keeper looks while faults are being served. Not more often: each time it goes
 /// back to sleep, its processor is idle anew and the scheduler moves the program's thread there.
 pub const BUSY: Duration = Duration::from_millis(20);
+/// Service threads that were starved compete for so long: what starved them is there yet, mostly.
+const RESCUED: Duration = Duration::from_secs(1);
 /// While a memory call of a child's has to be made again: what a transit takes.
 const OWING: Duration = Duration::from_micros(50);
 /// Turns that a call of a child's waits for transits.
@@ -60,6 +62,8 @@ struct KeeperTurn {
     measured: Time,
     /// The time when faults were last served, or waited.
     heard: Time,
+    /// The time when service threads were last starved.
+    starved: Option<Time>,
     /// The next pause while nothing happens.
     quiet: Duration,
 }
@@ -80,6 +84,7 @@ impl KeeperTurn {
             supervised: now,
             measured: now,
             heard: now,
+            starved: None,
             quiet: QUIET,
         }
     }
@@ -161,17 +166,22 @@ impl<K: Kernel> Keeper<K> {
         );
         let busy = served != turn.served;
         turn.served = served;
-        let starved = !busy && self.kernel.has_faults(0);
+        // Unread, or in the hand of a thread that waits for its processor.
+        let starved = !busy && (self.kernel.has_faults(0) || self.pressure.waits());
         if busy || starved {
             turn.heard = self.now();
             let crowded = turn.contention.sample(self.kernel);
             match starved {
                 // The threads that are awake may all wait for a device that hangs.
                 true => {
+                    turn.starved = Some(turn.heard);
                     self.services.rescue();
                     self.services.share();
                 }
-                false => self.services.compete(crowded),
+                false => {
+                    let lately = turn.starved.is_some_and(|at| turn.heard - at < RESCUED);
+                    self.services.compete(crowded || lately);
+                }
             }
         }
         let run = self.base.lifecycle.service_entry();

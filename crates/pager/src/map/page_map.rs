@@ -15,8 +15,9 @@
 //! transit states: a thread of ours owns the page and works on it without the lock. All others wait for the transit
 //! to end.
 //!
-//! The map is plain data under the pager's lock. It allocates one `Chunk` for each 2 MiB first
-//! touched and frees it when the last page of it is untouched again.
+//! The map is plain data under the pager's lock. It allocates one `Chunk` for each 2 MiB first touched. One whose pages
+//! are all untouched again is *idle*. When more are idle than not, all of them go, with tables that are empty then
+//! (`prune`): programs may map memory at ever new addresses.
 
 use ebb_engine::EntryId;
 use std::ops::ControlFlow;
@@ -219,6 +220,11 @@ impl Chunk {
             touched: 0,
         })
     }
+
+    /// No page is touched, and no queue knows of it.
+    fn is_forgotten(&self) -> bool {
+        self.touched == 0 && self.units.iter().all(|unit| !unit.queued && !unit.deferred)
+    }
 }
 
 /// The tables, by the addresses that they cover. They are small, as most processes have few chunks, at addresses far
@@ -238,12 +244,23 @@ const _: () = assert!((SPANS[0] * CHUNK_PAGES * PAGE) << 6 == ADDRESSES);
 pub struct PageMap {
     root: Option<Box<Root>>,
     chunks: usize,
+    /// Chunks of which some page is touched.
+    busy: usize,
+    /// Tables above the chunks.
+    tables: usize,
     /// The number of pages in each state, in the order of the words' state numbers.
     counts: [usize; 8],
 }
 
-fn table<T, const ENTRIES: usize>() -> Box<Table<T, ENTRIES>> {
-    Box::new([const { None }; ENTRIES])
+/// A table, which is counted where it is not there yet.
+fn made<'a, T, const ENTRIES: usize>(
+    table: &'a mut Option<Box<Table<T, ENTRIES>>>,
+    count: &mut usize,
+) -> &'a mut Table<T, ENTRIES> {
+    table.get_or_insert_with(|| {
+        *count += 1;
+        Box::new([const { None }; ENTRIES])
+    })
 }
 
 /// The first page after those of `page`'s entry of a level.
@@ -258,6 +275,8 @@ impl PageMap {
         Self {
             root: None,
             chunks: 0,
+            busy: 0,
+            tables: 0,
             counts: [0; 8],
         }
     }
@@ -282,9 +301,11 @@ impl PageMap {
     #[inline]
     fn chunk_mut(&mut self, page: PageNumber) -> &mut Chunk {
         let [a, b, c, d] = Self::path(page);
-        let leaf = &mut self.root.get_or_insert_with(table)[a].get_or_insert_with(table)[b]
-            .get_or_insert_with(table)[c]
-            .get_or_insert_with(table)[d];
+        let count = &mut self.tables;
+        let root = made(&mut self.root, count);
+        let terabytes = made(&mut root[a], count);
+        let gigabytes = made(&mut terabytes[b], count);
+        let leaf = &mut made(&mut gigabytes[c], count)[d];
         if leaf.is_none() {
             self.chunks += 1;
         }
@@ -303,8 +324,11 @@ impl PageMap {
         let chunk = self.chunk_mut(page);
         let word = &mut chunk.words[page.0 % CHUNK_PAGES];
         let old = std::mem::replace(word, new);
+        let was_busy = chunk.touched > 0;
         chunk.touched += u16::from(new != PackedPage::UNTOUCHED);
         chunk.touched -= u16::from(old != PackedPage::UNTOUCHED);
+        let is_busy = chunk.touched > 0;
+        self.busy = self.busy + usize::from(is_busy) - usize::from(was_busy);
         self.counts[old.0 as usize & 7] = self.counts[old.0 as usize & 7].wrapping_sub(1);
         self.counts[new.0 as usize & 7] = self.counts[new.0 as usize & 7].wrapping_add(1);
     }
@@ -374,36 +398,46 @@ impl PageMap {
         }
     }
 
-    /// Frees the tables of the chunks wholly inside `start..end`, all of whose pages are untouched.
-    pub fn forget(&mut self, start: PageNumber, end: PageNumber) {
-        let Some(root) = self.root.as_deref_mut() else {
-            return;
-        };
-        let end = end.min(END);
-        let mut page = PageNumber(start.0.next_multiple_of(CHUNK_PAGES));
-        while page.0 + CHUNK_PAGES <= end.0 {
-            let [a, b, c, d] = Self::path(page);
-            let Some(terabytes) = root[a].as_deref_mut() else {
-                page = skip(page, 0);
-                continue;
-            };
-            let Some(gigabytes) = terabytes[b].as_deref_mut() else {
-                page = skip(page, 1);
-                continue;
-            };
-            let Some(megabytes) = gigabytes[c].as_deref_mut() else {
-                page = skip(page, 2);
-                continue;
-            };
-            if megabytes[d]
-                .as_ref()
-                .is_some_and(|c| c.touched == 0 && c.units.iter().all(|u| !u.queued && !u.deferred))
-            {
-                megabytes[d] = None;
-                self.chunks -= 1;
+    /// Whether more chunks are idle than not, a few aside.
+    pub fn is_sparse(&self) -> bool {
+        const ASIDE: usize = 16;
+        self.chunks > 2 * self.busy + ASIDE
+    }
+
+    /// Frees idle chunks none of whose units stands in a queue, and tables that are empty then.
+    pub fn prune(&mut self) {
+        fn each<T, const ENTRIES: usize>(
+            table: &mut Option<Box<Table<T, ENTRIES>>>,
+            f: &mut impl FnMut(&mut Option<Box<T>>),
+        ) {
+            let Some(entries) = table else { return };
+            entries
+                .iter_mut()
+                .filter(|entry| entry.is_some())
+                .for_each(f);
+            if entries.iter().all(Option::is_none) {
+                *table = None;
             }
-            page = skip(page, 3);
         }
+        let (mut chunks, mut tables) = (0, 0);
+        let mut root = self.root.take();
+        each(&mut root, &mut |terabytes| {
+            each(terabytes, &mut |gigabytes| {
+                each(gigabytes, &mut |megabytes| {
+                    each(megabytes, &mut |chunk| {
+                        if chunk.as_deref().is_some_and(Chunk::is_forgotten) {
+                            *chunk = None;
+                        }
+                        chunks += usize::from(chunk.is_some());
+                    });
+                    tables += usize::from(megabytes.is_some());
+                });
+                tables += usize::from(gigabytes.is_some());
+            });
+            tables += usize::from(terabytes.is_some());
+        });
+        (self.root, self.chunks) = (root, chunks);
+        self.tables = tables + usize::from(self.root.is_some());
     }
 
     /// Pages in memory and mapped.
@@ -457,9 +491,10 @@ impl PageMap {
 
     /// Each count is that of the words, and each chunk knows how many of its pages are touched.
     pub fn check(&self) {
-        let (mut counts, mut chunks) = ([0; 8], 0);
+        let (mut counts, mut chunks, mut busy) = ([0; 8], 0, 0);
         self.each_chunk(|_, chunk| {
             chunks += 1;
+            busy += usize::from(chunk.touched > 0);
             let mut touched = 0;
             for word in &chunk.words {
                 counts[word.0 as usize & 7] += 1;
@@ -467,15 +502,14 @@ impl PageMap {
             }
             assert_eq!(touched, chunk.touched);
         });
-        assert_eq!(chunks, self.chunks);
+        assert_eq!((chunks, busy), (self.chunks, self.busy));
         // Untouched pages are not counted: most have no word.
         assert_eq!(counts[1..], self.counts[1..]);
     }
 
     /// Bytes of the map's tables.
     pub fn bytes(&self) -> usize {
-        self.chunks * size_of::<Chunk>()
-            + self.chunks.div_ceil(SPANS[2]) * size_of::<Megabytes256>()
+        self.chunks * size_of::<Chunk>() + self.tables * size_of::<Megabytes256>()
     }
 }
 
@@ -515,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn each_skips_what_was_never_touched_and_forget_frees_tables() {
+    fn each_skips_what_was_never_touched_and_idle_tables_go() {
         let mut map = PageMap::new();
         let far = [
             PageNumber(5),
@@ -541,8 +575,31 @@ mod tests {
             map.set(p, Page::Untouched);
         }
         assert_eq!(map.resident(), 0);
-        map.forget(PageNumber(0), PageNumber(1 << 35));
-        assert_eq!(map.chunks, 0);
+        assert_eq!((map.busy, map.chunks), (0, 4));
+        map.prune();
+        assert_eq!((map.chunks, map.tables, map.bytes()), (0, 0, 0));
+        map.check();
+    }
+
+    /// Memory at ever new addresses, of which little is there at a time.
+    #[test]
+    fn the_map_stays_as_large_as_what_is_touched() {
+        let mut map = PageMap::new();
+        let mut there = std::collections::VecDeque::new();
+        let mut random = ebb_engine::random::Random::new(3);
+        for _ in 0..20_000 {
+            let page = PageNumber(random.below(1 << 35) * 2);
+            map.set(page, Page::Resident(None));
+            there.push_back(page);
+            if there.len() > 100 {
+                map.set(there.pop_front().unwrap(), Page::Untouched);
+            }
+            if map.is_sparse() {
+                map.prune();
+            }
+            assert!(map.chunks <= 2 * 101 + 17, "{}", map.chunks);
+            assert!(map.tables <= 3 * 250, "{}", map.tables);
+        }
         map.check();
     }
 }

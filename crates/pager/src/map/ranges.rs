@@ -95,6 +95,11 @@ impl Attributes {
         !self.pinned
     }
 
+    /// The keeper is to register it, or to let it go.
+    pub fn is_unsettled(self) -> bool {
+        !self.registered || self.released
+    }
+
     /// Plain read-write memory: pages may be moved into it.
     pub fn movable(self) -> bool {
         self.way_out() == Some(WayOut::Move)
@@ -160,6 +165,8 @@ impl Range {
 #[derive(Default)]
 pub struct Ranges {
     map: BTreeMap<usize, (usize, Attributes)>,
+    /// Those of them that the keeper has to do something about.
+    unsettled: usize,
 }
 
 impl Ranges {
@@ -167,12 +174,30 @@ impl Ranges {
     pub const fn new() -> Self {
         Self {
             map: BTreeMap::new(),
+            unsettled: 0,
         }
     }
 
     /// None any more.
     pub fn clear(&mut self) {
         self.map.clear();
+        self.unsettled = 0;
+    }
+
+    fn put(&mut self, start: usize, end: usize, attributes: Attributes) {
+        self.unsettled += usize::from(attributes.is_unsettled());
+        self.map.insert(start, (end, attributes));
+    }
+
+    fn take(&mut self, start: usize) {
+        if let Some((_, attributes)) = self.map.remove(&start) {
+            self.unsettled -= usize::from(attributes.is_unsettled());
+        }
+    }
+
+    /// Whether the keeper has to do something about any.
+    pub fn any_unsettled(&self) -> bool {
+        self.unsettled > 0
     }
 
     /// The range that holds `address`.
@@ -245,16 +270,16 @@ impl Ranges {
             && e == start
             && a == attributes
         {
-            self.map.remove(&s);
+            self.take(s);
             from = s;
         }
         if let Some(&(e, a)) = self.map.get(&end)
             && a == attributes
         {
-            self.map.remove(&end);
+            self.take(end);
             to = e;
         }
-        self.map.insert(from, (to, attributes));
+        self.put(from, to, attributes);
     }
 
     /// Takes `start..end` out, splitting what reaches over.
@@ -263,12 +288,12 @@ impl Ranges {
             if e <= start {
                 break;
             }
-            self.map.remove(&s);
+            self.take(s);
             if e > end {
-                self.map.insert(end, (e, a));
+                self.put(end, e, a);
             }
             if s < start {
-                self.map.insert(s, (start, a));
+                self.put(s, start, a);
                 break;
             }
         }
@@ -290,7 +315,7 @@ impl Ranges {
         }
     }
 
-    /// Ranges are whole pages, do not overlap, and neighbours that are alike are one.
+    /// Ranges are whole pages, do not overlap, and neighbours that are alike are one. Those that are unsettled are counted.
     pub fn check(&self) {
         let mut before: Option<Range> = None;
         for range in self.all() {
@@ -302,6 +327,8 @@ impl Ranges {
                 assert!(!alike, "{before:?} {range:?} are one");
             }
         }
+        let unsettled = self.all().filter(|range| range.attributes.is_unsettled());
+        assert_eq!(unsettled.count(), self.unsettled);
     }
 
     /// Where the first part of `at..end` ends that is one range or is not managed at all; and which.
@@ -311,6 +338,12 @@ impl Ranges {
             Some(range) => (range.start, false),
             None => (end, false),
         }
+    }
+
+    /// The first part of a range behind `at` whose attributes are such.
+    pub fn next_where(&self, at: usize, f: impl Fn(Attributes) -> bool) -> Option<Range> {
+        self.within(at, usize::MAX)
+            .find(|range| f(range.attributes))
     }
 
     /// The first part of a range in `at..end`.

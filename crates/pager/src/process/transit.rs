@@ -9,7 +9,8 @@
 //! Where many threads fault, one transit follows another, and a thread that needs a moment without any might wait for
 //! ever. So it *closes*: service threads begin no fault until it is open again, and all that is under way drains.
 //! ```text
-//! a service thread waits there   =>  it has nothing in transit, holds no lock, and goes on a second after the closing
+//! a service thread waits there   =>  it has nothing in transit, holds no lock, and goes on a second after the closing,
+//!                                    for as long again; then it waits again
 //! a thread closes                =>  it needs no fault served until it opens
 //! ```
 //! The keeper serves on, as others may need it. Between the steps of a long eviction it steps back for a moment.
@@ -45,6 +46,18 @@ pub const SHORT: Duration = Duration::from_micros(20);
 pub struct Closed<'a, K: Kernel> {
     transit: &'a Transit,
     kernel: &'a K,
+}
+
+impl<K: Kernel> Closed<'_, K> {
+    /// Where it has been open for a while although somebody has closed, as something took long: it closes again. Else
+    /// one slow transit would leave it open to all that come.
+    pub fn renew(&self) {
+        let now = self.kernel.now();
+        let closed = Duration::from_nanos(self.transit.closed_ns.load(SeqCst));
+        if now.saturating_sub(closed) > 2 * CLOSED {
+            self.transit.closed_ns.store(now.as_nanos() as u64, SeqCst);
+        }
+    }
 }
 
 impl<K: Kernel> Drop for Closed<'_, K> {

@@ -184,7 +184,7 @@ impl Pages {
 
     /// When the oldest resident pages came.
     pub fn oldest_ms(&self) -> Option<u32> {
-        self.queue.oldest_ms(&self.map)
+        self.queue.oldest_ms(&self.map, resident)
     }
 
     /// How many epochs ago a page that is out was evicted.
@@ -478,8 +478,12 @@ impl Pages {
             }
         }
         self.queue.evicted(&mut self.map, unit, moved);
-        if self.resident_of(unit) != 0 {
-            self.requeue(unit);
+        // The system has pinned what refused, for long perhaps: others have their turn first.
+        let refused = victims & !moved & !lost;
+        match self.resident_of(unit) {
+            0 => {}
+            _ if refused != 0 => self.queue.put_aside(&mut self.map, unit, refused),
+            _ => self.requeue(unit),
         }
         self.hold_back.captured(moved.count_ones() as usize);
     }
@@ -639,10 +643,12 @@ impl Pages {
         entry
     }
 
-    /// Gives back tables of `start..end`, all of whose pages are untouched.
-    pub fn forget_tables(&mut self, start: usize, end: usize) {
-        let (start, end) = (PageNumber::of(start), PageNumber::of(end));
-        self.map.forget(start, end);
+    /// Gives back tables of memory that is gone, once they are many.
+    pub fn give_back_tables(&mut self) {
+        if self.map.is_sparse() {
+            self.queue.drop_empty(&mut self.map, resident);
+            self.map.prune();
+        }
     }
 
     /// In a forked child: pages of which its parent had only read zeros are missing here, as the kernel does not

@@ -402,10 +402,27 @@ impl ReclaimQueue {
         self.deferred.len().div_ceil(DEFERRED_BATCH).min(most)
     }
 
-    /// Puts a unit back at the end.
+    /// Puts a unit back at the end: it was looked at.
     pub fn requeue(&mut self, map: &mut PageMap, unit: UnitNumber) {
-        if !std::mem::replace(&mut map.unit_mut(unit).queued, true) {
+        let state = map.unit_mut(unit);
+        if !std::mem::replace(&mut state.queued, true) {
+            state.queued_ms = self.now_ms;
             self.units.push_back(unit);
+        }
+    }
+
+    /// Takes units out of which nothing is resident, as when it is their turn.
+    pub fn drop_empty(
+        &mut self,
+        map: &mut PageMap,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) {
+        for queue in [&mut self.units, &mut self.kept, &mut self.scan] {
+            queue.retain(|&unit| {
+                let stays = resident(map, unit) != 0;
+                map.unit_mut(unit).queued = stays;
+                stays
+            });
         }
     }
 
@@ -420,11 +437,18 @@ impl ReclaimQueue {
     }
 
     /// When the unit at the front was queued: what it holds was not seen to be used since.
-    pub fn oldest_ms(&self, map: &PageMap) -> Option<u32> {
+    pub fn oldest_ms(
+        &self,
+        map: &PageMap,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) -> Option<u32> {
+        /// Units at the front that may have become empty.
+        const LOOKS: usize = 64;
+        let is_there = |unit: &&UnitNumber| resident(map, **unit) != 0;
+        let first = |queue: &VecDeque<UnitNumber>| queue.iter().take(LOOKS).find(is_there).copied();
         // Pages that relatives shared at that look may be this process's alone by now.
-        let deferred = || self.deferred.front();
-        let first = self.units.front().or_else(|| self.scan.front());
-        first.or_else(deferred).map(|u| map.unit(*u).queued_ms)
+        let mut queues = [&self.units, &self.scan, &self.deferred].into_iter();
+        queues.find_map(first).map(|u| map.unit(u).queued_ms)
     }
 
     /// A unit stands in one of the three queues that are looked at iff it is `queued`, once; and among the deferred

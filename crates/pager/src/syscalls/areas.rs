@@ -16,7 +16,7 @@ impl<K: Kernel> Pager<K> {
         state.pages.forget(swap, self.cpu(), start, end);
         self.unmap_shadows(&state.ranges, start, end);
         state.ranges.remove(start, end);
-        state.pages.forget_tables(start, end);
+        state.pages.give_back_tables();
     }
 
     /// Readies `start..end` for being dropped or replaced: waits until no page of it is in transit, and

@@ -312,7 +312,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Maps addresses where nothing is; whether that is so. Nobody may touch them.
-    fn takes(&self, start: usize, len: usize) -> bool {
+    pub(super) fn takes(&self, start: usize, len: usize) -> bool {
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: replaces nothing.
         unsafe { self.kernel.mmap(start, len, libc::PROT_NONE, how, -1, 0) }.is_ok()

@@ -154,7 +154,9 @@ impl<'a, K: Kernel> Pieces<'a, K> {
             }
             return Ok(to);
         };
-        if self.pager.move_each(to, self.old, moved, 0).is_err()
+        // Another thread may have mapped memory in the hole meanwhile, without the lock.
+        let is_ours = leaves != 0 || moved == 0 || self.pager.takes(self.old, moved);
+        if (!is_ours || self.pager.move_each(to, self.old, moved, 0).is_err())
             && let Some(process) = self.pager.process()
         {
             process.fail(&format!(

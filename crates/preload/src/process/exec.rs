@@ -17,6 +17,7 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use ebb_sys::elf::{ProgramPath, UnmanagedReason};
 use ebb_sys::{loader, raw};
 
 use crate::process::exec_policy::check;
@@ -112,6 +113,8 @@ impl List {
 struct Remembered {
     /// The lists, that of preloaded libraries first.
     lists: Vec<List>,
+    /// The library's file; none where loaders look for it.
+    file: Option<&'static CStr>,
     /// Flag: other loaders than glibc's do not find the library by this name.
     for_glibc: bool,
     /// `NAME=value` of the variables of our own.
@@ -150,7 +153,10 @@ pub unsafe fn remember(envp: Strings) {
         .filter(|entry| OWN.contains(&name(entry.to_bytes())))
         .map(|entry| &*Box::leak(Box::<CStr>::from(entry)))
         .collect();
+    let alone = lists[0].alone;
+    let named = loader::file_of(&alone[PRELOAD.len()..]);
     let remembered = Box::new(Remembered {
+        file: named.and_then(|file| CStr::from_bytes_with_nul(file).ok()),
         for_glibc: lists.iter().any(|list| loader::is_for_glibc(list.entry)),
         lists,
         variables,
@@ -433,15 +439,28 @@ unsafe fn with_environment(
     result
 }
 
+/// The target, which loads no library that is not where its loader looks: after `chroot`, or for another user.
+fn reachable(target: Target) -> Target {
+    // SAFETY: null or leaked by `remember`, whole since the store.
+    let remembered = unsafe { REMEMBERED.load(Ordering::Acquire).as_ref() };
+    match (&target, remembered.and_then(|remembered| remembered.file)) {
+        (Target::Managed, Some(file)) if !exec_target::can_be_read(file) => {
+            Target::Unmanaged(ProgramPath::of(b"a program"), UnmanagedReason::Unreachable)
+        }
+        _ => target,
+    }
+}
+
 /// Makes an exec that nothing forbids.
 ///
 /// # Safety
 /// `envp` is an environment.
-unsafe fn start(target: &Target, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
-    match check(target) {
+unsafe fn start(target: Target, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    let target = reachable(target);
+    match check(&target) {
         Ok(()) => {
             // SAFETY: by the caller's contract.
-            unsafe { with_environment(target, envp, call) }
+            unsafe { with_environment(&target, envp, call) }
         }
         Err(error) => {
             // SAFETY: the location is this thread's.
@@ -471,7 +490,7 @@ unsafe extern "C" fn ebb_exec_path(path: *const c_char, argv: Strings, envp: Str
     // SAFETY: the caller's call, with the environment made whole; so in each one below.
     unsafe {
         let target = exec_target::named(path, Search::At(libc::AT_FDCWD));
-        start(&target, envp, |envp| next(path, argv, envp))
+        start(target, envp, |envp| next(path, argv, envp))
     }
 }
 
@@ -487,7 +506,7 @@ unsafe extern "C" fn ebb_exec_search(file: *const c_char, argv: Strings, envp: S
     // SAFETY: as above.
     unsafe {
         let target = exec_target::named(file, Search::Path);
-        start(&target, envp, |envp| next(file, argv, envp))
+        start(target, envp, |envp| next(file, argv, envp))
     }
 }
 
@@ -531,7 +550,7 @@ pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_i
         return not_there();
     };
     // SAFETY: as above.
-    unsafe { start(&exec_target::open(fd), envp, |envp| next(fd, argv, envp)) }
+    unsafe { start(exec_target::open(fd), envp, |envp| next(fd, argv, envp)) }
 }
 
 /// # Safety
@@ -550,7 +569,7 @@ pub unsafe extern "C" fn execveat(
             true => exec_target::open(dir),
             false => exec_target::named(path, Search::At(dir)),
         };
-        start(&target, envp, |envp| {
+        start(target, envp, |envp| {
             let [path, argv, envp] = [path.addr(), argv.addr(), envp.addr()].map(|a| a as c_long);
             let args = [dir.into(), path, argv, envp, flags.into(), 0];
             let outcome = raw::checked(libc::SYS_execveat, args);
@@ -576,7 +595,7 @@ macro_rules! spawns {
             // SAFETY: the caller's.
             unsafe {
                 let target = exec_target::named(file, $search);
-                spawn(&$next, &target, child, file, actions, attributes, argv, envp)
+                spawn(&$next, target, child, file, actions, attributes, argv, envp)
             }
         }
     )*};
@@ -592,7 +611,7 @@ spawns! {
 #[allow(clippy::too_many_arguments)] // They are posix_spawn's.
 unsafe fn spawn(
     next: &DlsymNext<Spawn>,
-    target: &Target,
+    target: Target,
     child: *mut c_int,
     path: *const c_char,
     actions: *const libc::posix_spawn_file_actions_t,
@@ -603,12 +622,13 @@ unsafe fn spawn(
     let Some(next) = next.get() else {
         return libc::ENOSYS;
     };
-    if let Err(error) = check(target) {
+    let target = reachable(target);
+    if let Err(error) = check(&target) {
         return error;
     }
     // SAFETY: as above.
     let status = unsafe {
-        with_environment(target, envp, |envp| {
+        with_environment(&target, envp, |envp| {
             next(child, path, actions, attributes, argv, envp)
         })
     };

@@ -8,12 +8,13 @@
 //! libc. A directory that a spawn changes to first is not followed.
 
 use core::ffi::{CStr, c_char, c_int};
+use core::mem::MaybeUninit;
 use std::io::{Cursor, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, ProgramPath, UnmanagedReason, program_kind};
 use ebb_sys::file::Descriptor;
-use ebb_sys::{memory, raw};
+use ebb_sys::{Errno, memory, raw};
 
 /// A program to be started.
 #[allow(clippy::large_enum_variant)] // A box would take the heap.
@@ -85,6 +86,8 @@ fn searched(file: &CStr) -> Target {
         ];
         if parts.iter().all(|part| to.write_all(part).is_ok())
             && let Ok(candidate) = CStr::from_bytes_until_nul(&candidate)
+            // The kernel refuses a directory, and libc goes on.
+            && is_file(candidate)
             // SAFETY: a string.
             && unsafe { libc::access(candidate.as_ptr(), libc::X_OK) } == 0
         {
@@ -94,16 +97,41 @@ fn searched(file: &CStr) -> Target {
     Target::Managed
 }
 
+fn is_file(path: &CStr) -> bool {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a string; on success the structure is filled.
+    unsafe {
+        libc::stat(path.as_ptr(), stat.as_mut_ptr()) == 0
+            && stat.assume_init().st_mode & libc::S_IFMT == libc::S_IFREG
+    }
+}
+
 fn follow(from: c_int, path: &CStr, scripts_left: usize) -> Target {
+    match opened(from, path) {
+        Ok(file) => judge(file.as_fd(), path, scripts_left),
+        Err(_) => Target::Managed,
+    }
+}
+
+fn opened(from: c_int, path: &CStr) -> Result<Descriptor, Errno> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let args = [from.into(), path.as_ptr() as i64, flags.into(), 0, 0, 0];
     // SAFETY: a string; by the system call itself, as libc's function is a point of cancellation.
-    let Ok(opened) = (unsafe { raw::checked(libc::SYS_openat, args) }) else {
-        return Target::Managed;
-    };
+    let opened = unsafe { raw::checked(libc::SYS_openat, args)? };
     // SAFETY: a fresh descriptor that nobody else owns.
-    let file = Descriptor::from(unsafe { OwnedFd::from_raw_fd(opened as c_int) });
-    judge(file.as_fd(), path, scripts_left)
+    Ok(Descriptor::from(unsafe {
+        OwnedFd::from_raw_fd(opened as c_int)
+    }))
+}
+
+/// Whether that file is there, and may be read. Yes where only the system is short of something.
+pub fn can_be_read(file: &CStr) -> bool {
+    !matches!(
+        opened(libc::AT_FDCWD, file),
+        Err(Errno(
+            libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP
+        ))
+    )
 }
 
 fn judge(file: BorrowedFd<'_>, path: &CStr, scripts_left: usize) -> Target {

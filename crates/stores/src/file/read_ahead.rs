@@ -12,6 +12,7 @@
 use super::on_demand::OnDemand;
 use ebb_sys::aio::AioReader;
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -81,13 +82,25 @@ impl ReadAhead {
         let Some(mut reader) = self.reader() else {
             return;
         };
+        let mut passes = false;
         let make = || {
-            self.active.store(true, SeqCst);
-            AioReader::new(AHEAD_PAGES).ok().map(Box::new)
+            let made = AioReader::new(AHEAD_PAGES);
+            // All requests that the system has are taken, or it is short of memory.
+            const PASS: [Errno; 2] = [Errno::AGAIN, Errno::NOMEM];
+            let refused = made
+                .as_ref()
+                .err()
+                .map(|errno| Errno::from_raw_os_error(errno.0));
+            passes = refused.is_some_and(|errno| PASS.contains(&errno));
+            made.ok().map(Box::new)
         };
-        let Some(aio) = reader.get(make) else {
+        if reader.get(make).is_none() && passes {
+            *reader = Reader::Untried;
+        }
+        let Some(aio) = reader.made() else {
             return;
         };
+        self.active.store(true, SeqCst);
         aio.poll();
         for (offset, len) in stretches {
             aio.begin(offset, len);

@@ -17,6 +17,7 @@ use crate::{Errno, memory};
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroize;
 
@@ -46,6 +47,9 @@ struct Area {
     /// The reason why some of those are not locked.
     refused: Option<Errno>,
 }
+
+/// What of the area is locked: its start, and pages. For [`lock_again`], on threads that may wait for nobody.
+static LOCKED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 fn area() -> MutexGuard<'static, Area> {
     AREA_STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -103,6 +107,8 @@ impl Area {
             let locked = memory::mlock(from, (pages - self.pages) * memory::PAGE, 0);
             self.refused = self.refused.or(locked.err());
             self.pages = pages;
+            LOCKED[0].store(self.base, SeqCst);
+            LOCKED[1].store(pages, SeqCst);
         }
     }
 
@@ -120,6 +126,16 @@ pub fn relock() {
     let mut area = area();
     if area.pages > 0 {
         area.refused = memory::mlock(area.base, area.pages * memory::PAGE, 0).err();
+    }
+}
+
+/// After a call that unlocked all memory of the process. It takes no lock: a child that shares the memory may have been
+/// killed with it.
+pub fn lock_again() {
+    let (base, pages) = (LOCKED[0].load(SeqCst), LOCKED[1].load(SeqCst));
+    if pages > 0 {
+        // As before: refused, if it was.
+        let _ = memory::mlock(base, pages * memory::PAGE, 0);
     }
 }
 

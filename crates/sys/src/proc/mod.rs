@@ -13,6 +13,7 @@ mod own;
 mod pidfd;
 mod process;
 mod stat;
+mod status;
 mod touched;
 mod tree;
 
@@ -24,6 +25,7 @@ pub use own::{
     running_threads, table_pages, user_namespace,
 };
 pub use pidfd::{PidfdTarget, has_ended, pidfd_target};
+pub(crate) use process::open_again;
 #[cfg(debug_assertions)]
 pub use process::simulate_images;
 pub use process::{Process, minor_faults, name, name_if_there, reopen, share_memory, size_of};

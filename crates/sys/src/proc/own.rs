@@ -2,6 +2,7 @@
 
 use super::file;
 use super::stat::Statm;
+use super::status;
 use crate::kernel::PAGE;
 use rustix::io::Errno;
 
@@ -26,11 +27,10 @@ pub fn table_pages() -> Option<u64> {
 
 /// A figure of `/proc/self/status`, which is in kB there, in pages.
 fn status_pages(name: &[u8]) -> Option<u64> {
-    let mut buffer = [0u8; 4096];
-    let text = read_small(c"/proc/self/status", &mut buffer)?;
-    let line = text
-        .split(|b| *b == b'\n')
-        .find_map(|line| line.strip_prefix(name))?;
+    let file = file::open(c"/proc/self/status".to_bytes(), rustix::fs::OFlags::RDONLY).ok()?;
+    let mut kept = [0u8; 64];
+    let line = status::lines(&file, &[name], &mut kept).ok()?;
+    let line = line.strip_prefix(name)?;
     let kib = std::str::from_utf8(line).ok()?.trim().strip_suffix(" kB")?;
     Some(kib.parse::<u64>().ok()? * 1024 / PAGE as u64)
 }

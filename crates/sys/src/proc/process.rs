@@ -6,13 +6,14 @@
 
 use super::file::{Path, read};
 use super::stat::{Disposition, Rollup, Stat, Statm, users};
+use super::status;
 use super::tree::{children, numbers_in};
 use crate::kernel::file::Descriptor;
 use crate::kernel::raw;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::c_long;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// In debug builds, a number for the program that a process of a simulation runs: another after each exec.
 #[cfg(debug_assertions)]
@@ -194,8 +195,9 @@ impl Process {
     /// The disposition of a signal in its first thread; none if it is gone.
     pub fn disposition(&self, signal: i32) -> Option<Disposition> {
         let file = Path::new(format_args!("/proc/{}/status", self.pid)).open(OFlags::RDONLY);
-        let mut buf = [0; 4096];
-        Disposition::parse(read(&file.ok()?, &mut buf).ok()?, signal)
+        let mut kept = [0; 256];
+        let text = status::lines(&file.ok()?, &Disposition::LINES, &mut kept);
+        Disposition::parse(text.ok()?, signal)
     }
 
     /// Calls `f` with the pid of each child of any of its threads.
@@ -246,6 +248,15 @@ pub fn name_if_there(pid: u32) -> Option<String> {
     let text = String::from_utf8_lossy(text.trim_ascii_end());
     let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
     Some(shown.collect())
+}
+
+/// Opens the file of a descriptor that cannot be read (O_PATH), to read.
+///
+/// # Errors
+/// Those of open(2).
+pub(crate) fn open_again(fd: impl AsRawFd) -> Result<Descriptor, Errno> {
+    let path = Path::new(format_args!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
+    path.open(OFlags::RDONLY | OFlags::NONBLOCK)
 }
 
 /// Opens what another process has open as `fd`: the same file by another description, with the same

@@ -160,6 +160,10 @@ pub struct Disposition {
 }
 
 impl Disposition {
+    /// The lines of `status` that tell of it.
+    pub(super) const LINES: [&[u8]; 5] =
+        [b"SigPnd:", b"ShdPnd:", b"SigBlk:", b"SigIgn:", b"SigCgt:"];
+
     pub(super) fn parse(text: &[u8], signal: i32) -> Option<Self> {
         let text = String::from_utf8_lossy(text);
         let bit = 1u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;

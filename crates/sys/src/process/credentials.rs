@@ -28,7 +28,7 @@ use crate::memory;
 use crate::proc::{self, Ids};
 use crate::process::{program, thread};
 use rustix::thread::{
-    CapabilitiesSecureBits, CapabilitySet, capabilities, capabilities_secure_bits,
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits,
     set_capabilities, set_keep_capabilities,
 };
 use std::ffi::c_long;
@@ -223,7 +223,7 @@ fn follow_now() {
         };
         become_with_capabilities(program, same)
     } else {
-        program.become_it()
+        become_by_all_capabilities(program)
     };
     if let Err(Errno(error)) = became {
         CHANGES.refused.store(error, SeqCst);
@@ -308,6 +308,26 @@ impl ProgramIs {
         unsafe { memory::release(own, bytes) }?;
         if has { Ok(0) } else { Err(refused) }
     }
+}
+
+/// By all capabilities that this thread was left: the program may have raised one for the change that it had not when
+/// this thread was made.
+fn become_by_all_capabilities(program: ProgramIs) -> Result<(), Errno> {
+    let Ok(before) = capabilities(None) else {
+        return program.become_it();
+    };
+    let set = |now: CapabilitySets, effective| {
+        if now.effective != effective {
+            let _ = set_capabilities(None, CapabilitySets { effective, ..now });
+        }
+    };
+    set(before, before.permitted);
+    program.become_it()?;
+    // The system may have taken them, as from the program.
+    if let Ok(left) = capabilities(None) {
+        set(left, before.effective & left.permitted);
+    }
+    Ok(())
 }
 
 /// The same, by all capabilities that this thread was left; it keeps those that the program has, if they are `same` in

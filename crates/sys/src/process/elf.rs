@@ -40,6 +40,8 @@ pub enum UnmanagedReason {
     OtherLibc(ProgramPath),
     /// Go maps its heap without the C library.
     Go,
+    /// It starts where the library is not: under another root directory, or as a user who may not read it.
+    Unreachable,
 }
 
 impl UnmanagedReason {
@@ -51,6 +53,7 @@ impl UnmanagedReason {
             UnmanagedReason::OtherLibc(loader) => {
                 !(named_for_glibc && loader.file_begins(b"ld-musl"))
             }
+            UnmanagedReason::Unreachable => true,
             _ => false,
         }
     }
@@ -69,6 +72,9 @@ impl fmt::Display for UnmanagedReason {
             UnmanagedReason::OtherLibc(loader) => write!(f, "it uses another C library ({loader})"),
             UnmanagedReason::Go => {
                 f.write_str("it is a Go program, which maps its memory without the C library")
+            }
+            UnmanagedReason::Unreachable => {
+                f.write_str("it starts where Ebbtide's library cannot be read")
             }
         }
     }
@@ -142,7 +148,11 @@ pub fn program_kind(file: impl AsFd) -> Result<ProgramKind, Errno> {
         return Ok(ProgramKind::Unmanaged(UnmanagedReason::Privileged));
     }
     let mut head = [0; HEAD];
-    let len = read_up_to(file, &mut head, 0)?;
+    let len = match read_up_to(file, &mut head, 0) {
+        // A descriptor that names the file alone (O_PATH).
+        Err(Errno::BADF) => return program_kind(proc::open_again(file)?),
+        read => read?,
+    };
     let head = &head[..len];
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&b| b == b'\n').next().unwrap_or_default();

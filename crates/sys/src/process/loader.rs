@@ -31,6 +31,12 @@ pub fn is_for_glibc(name: &[u8]) -> bool {
     name.starts_with(FOR_GLIBC.as_bytes())
 }
 
+/// The file that the loader takes for a name: none where that depends on its search path.
+pub fn file_of(name: &[u8]) -> Option<&[u8]> {
+    let file = name.strip_prefix(FOR_GLIBC.as_bytes()).unwrap_or(name);
+    file.starts_with(b"/").then_some(file)
+}
+
 fn prefixed(path: &OsStr) -> Vec<u8> {
     [FOR_GLIBC.as_bytes(), path.as_bytes()].concat()
 }

@@ -75,6 +75,8 @@ struct Trap {
     top: AtomicUsize,
     /// Read by the kernel before each system call.
     selector: AtomicU8,
+    /// The thread for which it is armed, by its control block; 0: none. Others may have a dispatch of the program's own.
+    thread: AtomicUsize,
     armed: UnsafeCell<Armed>,
 }
 // SAFETY: only the thread for which it is armed touches `armed`, and one is at a time.
@@ -84,6 +86,7 @@ unsafe impl Sync for Trap {}
 static TRAP: Trap = Trap {
     top: AtomicUsize::new(0),
     selector: AtomicU8::new(ALLOW),
+    thread: AtomicUsize::new(0),
     armed: UnsafeCell::new(Armed {
         forking: None,
         mask: 0,
@@ -102,6 +105,7 @@ static TRAP: Trap = Trap {
 /// of its own but what libc's forking functions do.
 pub unsafe fn arm(forking: Forking, signals: Blocked) -> Result<(), Blocked> {
     TRAP.top.store(stack::of_fork(), SeqCst);
+    TRAP.thread.store(control_block(), SeqCst);
     let (start, len) = own_code();
     // SAFETY: by the caller's contract this thread alone uses what is armed; the structures are the kernel's, and
     // the range is of this library's code.
@@ -147,11 +151,24 @@ pub unsafe fn disarm() -> Option<Blocked> {
 unsafe fn release(armed: &mut Armed) {
     TRAP.selector.store(ALLOW, SeqCst);
     armed.forking = None;
-    // SAFETY: what was there before.
+    // SAFETY: what was there before, unless another thread has set something else meanwhile.
     unsafe {
         let _ = dispatch(OFF, 0, 0);
-        set_action(libc::SIGSYS, Some(&armed.before));
+        if set_action(libc::SIGSYS, None).handler == entry as *const () as usize {
+            set_action(libc::SIGSYS, Some(&armed.before));
+        }
     }
+    TRAP.thread.store(0, SeqCst);
+}
+
+/// The calling thread's control block, whose first word is its own address.
+fn control_block() -> usize {
+    let at;
+    // SAFETY: every thread that runs code of libc has one.
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    at
 }
 
 /// The code of what this is linked into: its start and length.
@@ -181,11 +198,14 @@ unsafe fn dispatch(on: c_long, start: usize, len: usize) -> Result<(), Errno> {
     unsafe { raw::checked(libc::SYS_prctl, args) }.map(|_| ())
 }
 
-/// The handler: goes to the stack of ours where the signal is by the dispatch.
+/// The handler: goes to the stack of ours where the signal is by the dispatch, on the thread for which it is armed.
 #[unsafe(naked)]
 unsafe extern "C" fn entry(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::ucontext_t) {
     core::arch::naked_asm!(
         "cmp dword ptr [rsi + 8], {by_dispatch}",
+        "jne {other}",
+        "mov rax, qword ptr fs:[0]",
+        "cmp rax, qword ptr [rip + {trap} + {thread}]",
         "jne {other}",
         "push rbp",
         "mov rbp, rsp",
@@ -202,6 +222,7 @@ unsafe extern "C" fn entry(_: c_int, _: *mut libc::siginfo_t, _: *mut libc::ucon
         other = sym other,
         trap = sym TRAP,
         top = const core::mem::offset_of!(Trap, top),
+        thread = const core::mem::offset_of!(Trap, thread),
         caught = sym caught,
     )
 }

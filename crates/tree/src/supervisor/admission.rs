@@ -77,9 +77,11 @@ impl PeerKind {
 }
 
 impl Supervisor {
-    /// Takes every waiting connection.
+    /// Takes connections that wait. The rest is taken at the next turn: who connects without end has no more than his part
+    /// of the supervisor's time.
     pub(super) fn accept(&mut self) {
-        loop {
+        const AT_ONCE: usize = 64;
+        for _ in 0..AT_ONCE {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match net::accept_with(&self.listener, flags) {
                 Ok(connection) => self.accept_one(connection),
@@ -166,20 +168,24 @@ impl Supervisor {
         peer.pid.map_or(Ok(false), |pid| self.descends(pid))
     }
 
-    /// If as many say nothing as may, the oldest has to go.
+    /// If as many say nothing as may, the oldest has to go, unless it has spoken and nobody has heard it yet.
     fn bound_handshakes(&mut self, kind: PeerKind) {
         let alike = || self.handshakes.iter().filter(|(_, g)| g.kind == kind);
         if alike().count() >= kind.most()
             && let Some(&oldest) = alike().min_by_key(|(_, g)| g.since).map(|(n, _)| n)
         {
-            self.handshakes.remove(&oldest);
+            self.on_first_packet(oldest);
         }
     }
 
     /// Closes connections from outside that have said nothing for long.
     pub(super) fn drop_silent_handshakes(&mut self) {
-        self.handshakes
-            .retain(|_, g| g.kind == PeerKind::Inside || g.since.elapsed() < HANDSHAKE_TIMEOUT);
+        let waits =
+            |g: &Handshake| g.kind == PeerKind::Inside || g.since.elapsed() < HANDSHAKE_TIMEOUT;
+        let silent = self.handshakes.extract_if(|_, g| !waits(g));
+        for (_, handshake) in silent {
+            let _ = epoll::delete(&self.epoll, &handshake.connection);
+        }
     }
 
     /// A connection that has not said anything has something to read, or ended.
@@ -188,12 +194,13 @@ impl Supervisor {
             return;
         };
         let connection = handshake.connection;
+        // A process from which this one took over may have it too.
+        let _ = epoll::delete(&self.epoll, &connection);
         let received =
             protocol::receive_up_to(&connection, protocol::MAX_REQUEST, RecvFlags::DONTWAIT);
         let Ok((packet, fds)) = received else {
             return;
         };
-        let _ = epoll::delete(&self.epoll, &connection);
         if let Some((version, request)) = Request::decode(&packet) {
             return self.serve(connection, version, request);
         }

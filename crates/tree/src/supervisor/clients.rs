@@ -1,7 +1,7 @@
 //! Commands that have asked for something and wait for the reply.
 
 use crate::protocol::Reply;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::os::fd::OwnedFd;
 
 /// Hears of a command that goes away before it is answered; one that cannot be listened to is refused.
@@ -12,6 +12,19 @@ pub(super) fn watch_client(epoll: &OwnedFd, client: &OwnedFd, token: epoll::Even
         answer(client, Reply::Failed(why.into()));
     }
     added
+}
+
+/// Tells a command how far it is, unless it has not read for a while: the answer is to find room.
+pub(super) fn progress(client: &OwnedFd, text: String) {
+    let mut fds = [PollFd::new(client, PollFlags::OUT)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // A socket is ready for more as long as a quarter of what it may hold waits.
+    if matches!(poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().contains(PollFlags::OUT) {
+        answer(client, Reply::Progress(text));
+    }
 }
 
 /// Tells a command; one that does not listen is no matter of ours.

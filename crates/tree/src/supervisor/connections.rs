@@ -31,6 +31,13 @@ impl Supervisor {
         self.members[slot.index()].as_ref()?.connection.as_ref()
     }
 
+    /// Takes a member's last words. Somebody else may have its connection, and speak without end.
+    pub(super) fn receive_last_of(&mut self, slot: SlotNumber) {
+        const ROUNDS: usize = 16;
+        let mut rounds = 0..ROUNDS;
+        while self.receive_from(slot) && rounds.next().is_some() {}
+    }
+
     /// A member said something, or its connection ended. Whether there may be more.
     pub(super) fn receive_from(&mut self, slot: SlotNumber) -> bool {
         // Bounded, so that one talkative member does not keep the tick from its time.
@@ -78,8 +85,10 @@ impl Supervisor {
 
     /// The connection to a member has ended.
     fn connection_ended(&mut self, slot: SlotNumber) {
-        if let Some(member) = &mut self.members[slot.index()] {
-            member.connection = None;
+        let member = self.members[slot.index()].as_mut();
+        if let Some(connection) = member.and_then(|member| member.connection.take()) {
+            // A process from which this one took over may have it too.
+            let _ = epoll::delete(&self.epoll, &connection);
         }
         let _ = self.check_left(slot);
     }

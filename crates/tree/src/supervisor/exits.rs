@@ -15,6 +15,7 @@ use super::Supervisor;
 use super::pending_children::PendingChild;
 use crate::table::{SlotNumber, StateWord};
 use ebb_sys::proc;
+use rustix::event::epoll;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ impl Supervisor {
     /// Every thread of the process is gone.
     pub(super) fn died(&mut self, slot: SlotNumber) {
         // Its last words may still be waiting.
-        while self.receive_from(slot) {}
+        self.receive_last_of(slot);
         // Unless that ended it, and another has the slot since.
         if let Some(member) = &self.members[slot.index()]
             && proc::has_ended(&member.pidfd)
@@ -60,6 +61,10 @@ impl Supervisor {
         let origin = self.origin(slot);
         if let Some(member) = self.members[slot.index()].take() {
             let pid = member.process.pid();
+            // A process from which this one took over may have them too.
+            for fd in member.connection.iter().chain([&member.pidfd]) {
+                let _ = epoll::delete(&self.epoll, fd);
+            }
             if self.by_pid.get(&pid) == Some(&slot) {
                 self.by_pid.remove(&pid);
             }

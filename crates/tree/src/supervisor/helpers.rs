@@ -98,7 +98,7 @@ impl Supervisor {
     /// Every thread of a helper is gone.
     pub(super) fn helper_ended(&mut self, slot: SlotNumber) {
         // Its last words may still be waiting.
-        while self.receive_from(slot) {}
+        self.receive_last_of(slot);
         let Some(member) = &mut self.members[slot.index()] else {
             return;
         };

@@ -10,7 +10,7 @@
 //!    ▲◀──no progress, or who asked is gone: as it was──┘
 //! ```
 
-use super::clients::{answer, watch_client};
+use super::clients::{answer, progress, watch_client};
 use super::{Supervisor, Token};
 use crate::protocol::{LimitChange, Reply};
 use crate::table::Limits;
@@ -37,6 +37,9 @@ pub(super) struct BudgetReduction {
     client: OwnedFd,
     /// The limit in pages.
     aim: i64,
+    /// The other limits before the change, and with it.
+    before: Limits,
+    with: Limits,
     /// The least that was in use so far, and since when.
     low: i64,
     since: Instant,
@@ -94,6 +97,7 @@ impl Supervisor {
             Ok(understood) => understood,
             Err(why) => return answer(&client, Reply::Failed(why)),
         };
+        let before = self.table.limits.get();
         match change.process {
             Some(pid) => {
                 let slot = self.member_of(pid);
@@ -116,6 +120,8 @@ impl Supervisor {
                 self.reduction = Some(BudgetReduction {
                     client,
                     aim,
+                    before,
+                    with: limits,
                     low: i64::MAX,
                     since: Instant::now(),
                     reported: Instant::now(),
@@ -154,7 +160,8 @@ impl Supervisor {
             .as_deref()
             .map(|text| self.budget_of(text))
             .transpose()?;
-        let budget = bytes(aim.unwrap_or_else(|| self.table.budget.load(SeqCst)));
+        let aimed = aim.or(self.reduction.as_ref().map(|reduction| reduction.aim));
+        let budget = bytes(aimed.unwrap_or_else(|| self.table.budget.load(SeqCst)));
         if let Some(text) = &change.pool_max {
             limits.pool_max = match text.as_str() {
                 "none" => None,
@@ -232,7 +239,7 @@ impl Supervisor {
         if above > 0 && now - reduction.reported > REPORT_INTERVAL {
             reduction.reported = now;
             let text = format!("{} in use", human(bytes(used)));
-            answer(&reduction.client, Reply::Progress(text));
+            progress(&reduction.client, text);
         }
         self.set_budget(used.min(self.table.budget.load(SeqCst)).max(aim));
         self.table.reduction.store(above.max(0), SeqCst);
@@ -244,7 +251,7 @@ impl Supervisor {
             return 0;
         }
         if now - since > PATIENCE {
-            if let Some(reduction) = self.end_reduction() {
+            if let Some(reduction) = self.take_reduction_back() {
                 let why = format!(
                     "the budget stays {}: {} are in use and no more can be swapped out; give more, or add a swap device first",
                     human(bytes(self.budget)),
@@ -279,6 +286,16 @@ impl Supervisor {
         Some(reduction)
     }
 
+    /// Ends it with all limits as they were, but those that somebody else has changed since.
+    fn take_reduction_back(&mut self) -> Option<BudgetReduction> {
+        let reduction = self.end_reduction()?;
+        if self.table.limits.get() == reduction.with {
+            self.table.limits.set(reduction.before);
+            self.wake_all();
+        }
+        Some(reduction)
+    }
+
     /// The command that asked for a lower budget has spoken, or is gone: then the change is taken back.
     pub(super) fn on_limit_client(&mut self) {
         let Some(reduction) = &self.reduction else {
@@ -287,7 +304,7 @@ impl Supervisor {
         match net::recv(&reduction.client, &mut [0; 64], RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((_, 0)) | Err(_) => {
-                self.end_reduction();
+                self.take_reduction_back();
             }
             Ok(_) => {}
         }

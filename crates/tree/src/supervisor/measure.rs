@@ -78,10 +78,14 @@ pub(super) struct Measurements {
 
 impl Measurements {
     pub fn new() -> Self {
-        Self {
-            own: Process::open(std::process::id()).ok(),
-            ..Self::default()
-        }
+        let mut measurements = Self::default();
+        measurements.measure_this_process();
+        measurements
+    }
+
+    /// Its own memory is the calling process's from now on.
+    pub fn measure_this_process(&mut self) {
+        self.own = Process::open(std::process::id()).ok();
     }
 
     /// Whether a walk is to be made at this time. A long one waits while the room could be filled meanwhile, for one
@@ -232,12 +236,24 @@ impl Supervisor {
 
     /// Whether any process of the tree lives, those included that have too little to join.
     pub fn has_processes(&mut self) -> bool {
-        // Those that ended since they were measured: who asks has nothing else to wait for.
-        let alive = |_: &u32, unjoined: &mut UnmanagedProcess| unjoined.process.stat().is_ok();
-        self.measurements.unmanaged.retain(alive);
         // Processes that live and are not known yet: once this process is not their ancestor any more,
         // they can join because they are known.
         self.walk();
+        // Not those that have ended: who asks has nothing else to wait for.
+        let has_ended = |unjoined: &UnmanagedProcess| match unjoined.process.stat() {
+            // Threads may outlive the first one.
+            Ok(stat) => {
+                stat.is_dead()
+                    && unjoined
+                        .process
+                        .statm()
+                        .is_ok_and(|held| held.resident == 0)
+            }
+            Err(_) => true,
+        };
+        self.measurements
+            .unmanaged
+            .retain(|_, unjoined| !has_ended(unjoined));
         let mut taken = self.table.taken();
         taken.any(|(n, _)| self.may_live(n)) || !self.measurements.unmanaged.is_empty()
     }

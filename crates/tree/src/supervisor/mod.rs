@@ -474,8 +474,9 @@ impl Supervisor {
     }
 
     /// In its copy, first of all.
-    pub fn takes_over(&self) {
+    pub fn takes_over(&mut self) {
         self.table.supervised_by(std::process::id());
+        self.measurements.measure_this_process();
     }
 
     /// In a copy of the process that made the socket, which goes on in its place: who connects sees its number, once the

@@ -13,7 +13,7 @@
 //! Pages moved before a removal is taken back stay where they went, and the command that asked is told of
 //! it.
 
-use super::clients::{answer, watch_client};
+use super::clients::{answer, progress, watch_client};
 use super::{Supervisor, Token};
 use crate::MAX_DEVICES;
 use crate::protocol::Reply;
@@ -239,7 +239,7 @@ impl Supervisor {
             && removal.reported.elapsed() > REPORT_INTERVAL
         {
             removal.reported = Instant::now();
-            answer(&removal.client, Reply::Progress(text));
+            progress(&removal.client, text);
         }
     }
 
