@@ -346,6 +346,41 @@ fn a_program_that_changes_its_groups_by_capabilities_that_it_kept() {
     );
 }
 
+/// As careful servers do it: no capability has effect but where it is needed. So its helper had none when it was made.
+#[test]
+fn a_program_that_raises_a_capability_to_become_another_user() {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: only root can become another user");
+    }
+    let script = format!(
+        "{HEAP}
+import ctypes
+libc = ctypes.CDLL(None)
+header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+def effective(mask):
+    libc.capget(header, sets)
+    sets[0], sets[3] = sets[1] & mask, 0
+    if libc.capset(header, sets): raise OSError('capset')
+print(digest(1))
+effective(0)
+sys.stdout.flush()
+if os.fork() == 0:
+    print(digest(1))
+    effective(1 << 6 | 1 << 7)
+    os.setgroups([65533]); os.setresgid(65533, 65533, 65533); os.setresuid(65533, 65533, 65533)
+    print(os.getresuid(), digest(1))
+    sys.stdout.flush()
+    os._exit(0)
+print(os.wait()[1])
+"
+    );
+    let job = python(&script).time_limit(Duration::from_secs(60));
+    same_in_parts(&job, "a raised capability", &[2], &[]);
+}
+
 fn becomes_another_user(changes: &str) {
     if cannot_page() {
         return;

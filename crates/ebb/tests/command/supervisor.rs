@@ -6,6 +6,7 @@ use super::unmanaged::static_c;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -79,6 +80,39 @@ fn a_tree_whose_program_has_ended_is_found_by_whoever_asks() {
     assert!(list.contains(&copy) && !list.contains(former), "{list}");
     let pid = rustix::process::Pid::from_raw(orphan.parse().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+/// The copy of the supervisor starts the user's command, and ends once nobody is left.
+#[test]
+fn what_is_left_behind_may_be_ended_for_memory() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("told");
+    let hook = format!("echo told > {}", file.display());
+    let fills =
+        "import os, time\ntime.sleep(1)\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
+    let script = format!("python3 -c '{fills}' > /dev/null 2>&1 < /dev/null &");
+    let options = [
+        "run",
+        "-m",
+        "40M",
+        "--swap",
+        "none",
+        "--on-exhausted",
+        &hook,
+    ];
+    let mut run = Command::new(ebb());
+    run.args(options).args(["sh", "-c", &script]);
+    assert!(run.status().unwrap().success());
+    let copy = ebb_of(&[&options[..], &["sh", "-c"]].concat().join(" "));
+    let start = Instant::now();
+    while Path::new(&format!("/proc/{copy}")).exists() {
+        assert!(start.elapsed() < Duration::from_secs(40), "{copy} lives on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), "told\n");
 }
 
 /// Runs what it is told, pages until the guard is there, and leaves a process that has none of its standard streams.

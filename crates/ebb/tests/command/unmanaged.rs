@@ -167,7 +167,7 @@ kept = [os.urandom(4096) for _ in range(32 * 256)]";
 
 /// Starts a program in every way that Python has, and prints the results.
 const STARTS_IN_EVERY_WAY: &str = "
-import os, subprocess, sys
+import ctypes, os, subprocess, sys
 here, path, script = sys.argv[1:]
 def tries(how, *args):
     try: print(how.__name__, how(*args), flush=True)
@@ -181,15 +181,25 @@ def forked(exec, *args):
 def execv(path): return forked(os.execv, path, ['static'])
 def execvp(name): return forked(os.execvp, name, ['static'])
 def fexecve(path): return forked(os.execve, os.open(path, os.O_RDONLY), ['static'], {})
+def named(path): return forked(os.execve, os.open(path, os.O_PATH), ['static'], {})
+def numbered(path):
+    libc = ctypes.CDLL(None, use_errno=True)
+    strings = lambda *all: (ctypes.c_char_p * (len(all) + 1))(*all, None)
+    def call():
+        libc.syscall(59, path.encode(), strings(b'static'), strings())
+        os._exit(ctypes.get_errno())
+    return forked(call)
 def spawned(spawn, name): return os.waitstatus_to_exitcode(os.waitpid(spawn(name, ['static'], {}), 0)[1])
 def spawn(path): return spawned(os.posix_spawn, path)
 def spawnp(name): return spawned(os.posix_spawnp, name)
 def run(path): return subprocess.run([path]).returncode
 def shell(path): return os.system(path + ' 2>/dev/null') >> 8
 def other(): return subprocess.run(['true']).returncode
-for how in execv, fexecve, spawn, run, shell: tries(how, path)
+for how in execv, fexecve, named, numbered, spawn, run, shell: tries(how, path)
 tries(execv, script)
-os.environ['PATH'] = here + ':' + os.environ['PATH']
+# A directory of that name is no program.
+os.makedirs(here + '/other/static', exist_ok=True)
+os.environ['PATH'] = f'{here}/other:{here}:' + os.environ['PATH']
 for how in execvp, spawnp: tries(how, 'static')
 tries(other)
 ";
@@ -216,7 +226,7 @@ fn requiring_managed_programs_starts_no_other() {
     let printed = String::from_utf8_lossy(&freely.stdout).into_owned();
     assert_eq!(
         printed.matches("static\n").count(),
-        8,
+        10,
         "{printed}{}",
         stderr(&freely)
     );
@@ -225,7 +235,7 @@ fn requiring_managed_programs_starts_no_other() {
     assert_eq!(
         String::from_utf8_lossy(&bound.stdout),
         format!(
-            "execv 13\nfexecve 13\nspawn {denied}\nrun {denied}\nshell 126\nexecv 13\nexecvp 13\nspawnp {denied}\nother 0\n"
+            "execv 13\nfexecve 13\nnamed 13\nnumbered 13\nspawn {denied}\nrun {denied}\nshell 126\nexecv 13\nexecvp 13\nspawnp {denied}\nother 0\n"
         ),
         "{}",
         stderr(&bound)
@@ -234,10 +244,43 @@ fn requiring_managed_programs_starts_no_other() {
     let said = stderr(&bound);
     // The shell's own went with its message.
     let told = |l: &&str| l.starts_with("ebb: ") && l.contains("statically linked");
-    assert_eq!(said.lines().filter(told).count(), 7, "{said}");
+    assert_eq!(said.lines().filter(told).count(), 9, "{said}");
     assert!(
         said.contains(&format!("ebb: {path} is not started")),
         "{said}"
+    );
+}
+
+/// Under another root directory no loader finds the library: it is not named there, and nothing is complained of.
+#[test]
+fn programs_that_cannot_reach_the_library_do_not_get_it() {
+    if cannot_page() {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: only root can change the root directory");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let env = ebb_harness::tools::in_path("env").expect("env");
+    let script = "cp \"$0\" \"$1/env\" && for file in $(ldd \"$0\" | grep -o '/[^ ]*'); do cp -L --parents $file \"$1\"; done";
+    let mut copies = Command::new("sh");
+    copies.args(["-c", script]).arg(env).arg(dir.path());
+    assert!(copies.status().unwrap().success());
+    let script = format!("chroot {} /env; exit $?", dir.path().display());
+    let output = run(&["sh", "-c", &script]);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+    assert!(
+        printed.contains("PATH=") && !printed.contains("LD_PRELOAD"),
+        "{printed}"
+    );
+    let refused = run(&["--require-managed", "sh", "-c", &script]);
+    assert_eq!(refused.status.code(), Some(126));
+    assert!(
+        stderr(&refused).contains("library cannot be read"),
+        "{}",
+        stderr(&refused)
     );
 }
 
