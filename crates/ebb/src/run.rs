@@ -64,6 +64,7 @@ impl Companion for Alone {
 pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<End> {
     let inherited = Inherited::note();
     let filled = defaults::fill(&mut args)?;
+    doctor::needs_proc()?;
     let (mut setup, pending_header) =
         setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
     let program = match find(&args)? {
@@ -104,9 +105,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     let managed = program.kind == Kind::Managed;
     let end = until_end(&mut running, &mut supervisor, managed)?;
     let ran = start.elapsed();
-    if let Some(told) = kills.told() {
-        say::line(&format!("ebb: {told}"));
-    }
+    kills.tell();
     let mut report = |supervisor: &Supervisor| {
         let Some(file) = &mut stats_file else { return };
         let totals = supervisor.totals();

@@ -4,7 +4,6 @@
 use crate::available::Available;
 use crate::cgroups;
 use crate::cli::{PoolLimits, RunArgs};
-use crate::doctor;
 use crate::guard;
 use crate::outer::Outer;
 use crate::say;
@@ -31,7 +30,6 @@ const ZSTD_DEFAULT: i32 = 1;
 /// An option is wrong; the message says what is allowed.
 pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     let (codec, specs) = places(args)?;
-    doctor::needs_proc()?;
     let outer = Outer::here();
     if let Some(outer) = &outer {
         say::now(&format!("ebb: {}", outer.told()));

@@ -2,6 +2,7 @@
 //! them for each memory cgroup, so a count that rose while the tree ran tells.
 
 use crate::cgroups::{MEMORY, own_groups};
+use crate::say;
 use std::path::{Path, PathBuf};
 
 /// Kills for memory in our memory cgroup so far.
@@ -23,8 +24,14 @@ impl SystemKills {
         }
     }
 
-    /// A line for people, if there were some since.
-    pub fn told(&self) -> Option<String> {
+    /// Tells the user, if there were some since.
+    pub fn tell(&self) {
+        if let Some(told) = self.told() {
+            say::line(&format!("ebb: {told}"));
+        }
+    }
+
+    fn told(&self) -> Option<String> {
         let (group, before) = self.group.as_ref()?;
         let count = kills(group)?.checked_sub(*before)?;
         let processes = if count == 1 { "a process" } else { "processes" };

@@ -165,7 +165,7 @@ impl Range {
 #[derive(Default)]
 pub struct Ranges {
     map: BTreeMap<usize, (usize, Attributes)>,
-    /// Those of them that the keeper has to do something about.
+    /// The number of those that the keeper has to do something about.
     unsettled: usize,
 }
 
