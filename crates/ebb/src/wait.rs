@@ -74,18 +74,20 @@ pub fn prepare() -> io::Result<Signals> {
     Signals::block(&all)
 }
 
-/// The system sends these to the program as well: it is in our process group. All others of the system's are for `ebb`
-/// alone, as that of a timer that was set before `ebb` took its starter's place.
-fn is_of_terminal(signal: i32) -> bool {
-    const KEYS: [i32; 6] = [
+/// The system sends these to the program as well, which is in our process group, or for what `ebb` itself has used up.
+/// All others are the program's, as that of a timer that was set before `ebb` took its starter's place.
+fn is_ours(signal: i32) -> bool {
+    const OURS: [i32; 8] = [
         libc::SIGINT,
         libc::SIGQUIT,
         libc::SIGTSTP,
         libc::SIGHUP,
         libc::SIGCONT,
         libc::SIGWINCH,
+        libc::SIGXCPU,
+        libc::SIGXFSZ,
     ];
-    KEYS.contains(&signal)
+    OURS.contains(&signal)
 }
 
 /// Takes children that have ended: orphans of the tree, and commands that `ebb` has started.
@@ -185,7 +187,7 @@ impl Running {
         }
         // A wrapped program is in no foreground group: terminal keys do not reach it.
         let ours_alone = || self.wrap.is_some() || is_hang_up(signal) && self.is_told_alone();
-        if !received.from_kernel || !is_of_terminal(signal) || ours_alone() {
+        if !received.from_kernel || !is_ours(signal) || ours_alone() {
             self.forward(received);
         }
         if ends {

@@ -123,7 +123,6 @@ fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) ->
     Check::not("userfaultfd", Verdict::Missing, detail, fix)
 }
 
-/// Each process of the tree has a connection and its devices open, beside its program's files.
 /// Processes, this one, and memory are read of there.
 pub fn proc() -> Check {
     let memory = read_to_string("/proc/meminfo").is_ok_and(|text| text.contains("MemTotal:"));
@@ -138,6 +137,7 @@ pub fn proc() -> Check {
     )
 }
 
+/// Each process of the tree has a connection and its devices open, beside its program's files.
 fn descriptors() -> Check {
     /// Descriptors of two processes and a device, and a little more.
     const LEAST: u64 = 32;

@@ -49,7 +49,7 @@ fn an_alarm_that_was_set_before_reaches_the_program() {
     if cannot_page() || common::lacks("python3") {
         return;
     }
-    let script = "import os, signal, sys\nsignal.alarm(1)\nos.execv(sys.argv[1], sys.argv[1:])";
+    let script = "import os, signal, sys\nsignal.alarm(6)\nos.execv(sys.argv[1], sys.argv[1:])";
     let mut command = Command::new("python3");
     command.args(["-c", script]).arg(ebb());
     command.args(["run", "sh", "-c", "echo ready; exec sleep 60"]);

@@ -226,9 +226,10 @@ if squatter == 0:
         try: name.bind(chr(0) + os.environ['EBB_CONTROL']); break
         except OSError: time.sleep(.001)
     name.listen(100); os.write(take, b'x'); time.sleep(60); os._exit(0)
+os.close(take)
 data = [str(i).encode() * 500 for i in range(16_000)]
 os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.3)
-if squatter: os.read(taken, 1)
+if squatter and not os.read(taken, 1): print('nobody took the name', os.waitpid(squatter, 0), file=sys.stderr, flush=True)
 def ends_well(n):
     child = os.fork()
     if child == 0:
@@ -244,7 +245,9 @@ os.rename(sys.argv[1] + '.new', sys.argv[1])";
     for (swap, squat) in [("none", "no"), ("/var/tmp", "no"), ("/var/tmp", "squat")] {
         let name = format!("{}-{squat}", swap.trim_matches('/').replace('/', "-"));
         let file = dir.path().join(name);
+        let said = dir.path().join("said");
         let killed = Command::new("timeout")
+            .stderr(fs::File::create(&said).unwrap())
             .args(["-k", "2", "40"])
             .arg(ebb())
             .args(["run", "--memory", "40M", "--swap", swap])
@@ -259,7 +262,8 @@ os.rename(sys.argv[1] + '.new', sys.argv[1])";
             let waited = start.elapsed();
             assert!(
                 waited < Duration::from_secs(40),
-                "--swap {swap}, {squat}: it was ended"
+                "--swap {swap}, {squat}: it was ended: {}",
+                fs::read_to_string(&said).unwrap_or_default()
             );
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -101,8 +101,10 @@ impl<K: Kernel> FaultService<K> {
             state
                 .pages
                 .forget(Some(self.swap), self.cpu(), range.start, range.end);
-            // Part of it may be registered. Nobody would serve its faults.
-            let _ = self.kernel.unregister(start, len);
+            // Part of it may be registered. Nobody would serve its faults. All of it may be another userfaultfd's.
+            if error != Errno(libc::EBUSY) {
+                let _ = self.kernel.unregister(start, len);
+            }
             match range.attributes.in_child.absent {
                 true => state.ranges.remove(range.start, range.end),
                 false => self.leave_to_program(state, range.start, range.end),

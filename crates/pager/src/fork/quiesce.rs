@@ -4,7 +4,6 @@
 use crate::eviction::make_room::Step;
 use crate::fault::fault_service::FaultService;
 use crate::fault::install::Refusals;
-use crate::map::page_map::UNIT;
 use crate::process::state::State;
 use crate::process::transit::SHORT;
 use crate::process::worker::Worker;
@@ -53,8 +52,8 @@ impl<K: Kernel> FaultService<K> {
     /// Pages that wait to be stored will be resident. Stores them until no more than `target` pages are both, or as many
     /// went as waited: other threads may capture more meanwhile.
     fn store_down_to(&self, target: usize, worker: &mut Worker) {
-        let waiting = self.lock().pages.staged_frames();
-        for _ in 0..waiting.div_ceil(UNIT) {
+        let waiting = self.lock().pages.staging().staged_bays();
+        for _ in 0..waiting {
             let state = self.lock();
             let pages = state.pages.map().resident() + state.pages.staged_frames();
             drop(state);

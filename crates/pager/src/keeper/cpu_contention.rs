@@ -14,11 +14,14 @@ pub struct CpuContention {
     crowded: bool,
 }
 
+/// Processors that [`Kernel::allowed_cpus`] tells of at most.
+const TOLD: usize = 64;
+
 impl CpuContention {
     pub fn new(kernel: &impl Kernel) -> Self {
         Self {
             processors: kernel.processors() as i32,
-            tells: kernel.allowed_cpus().len() >= kernel.processors(),
+            tells: kernel.allowed_cpus().len() >= kernel.processors().min(TOLD),
             mean: Self::others(kernel) * 16,
             crowded: false,
         }

@@ -31,7 +31,7 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Tells the tree when the oldest page here came, if there is one to be given.
-    pub(super) fn publish_oldest(&self, state: &State) {
+    pub(super) fn publish_oldest(&self, state: &mut State) {
         let oldest = state.pages.oldest_ms();
         let oldest = oldest.filter(|_| !Self::most_is_out(state));
         self.member

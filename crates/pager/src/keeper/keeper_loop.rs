@@ -226,7 +226,7 @@ impl<K: Kernel> Keeper<K> {
             self.base.vfork_calls.check();
         }
         if state.offer.may_be_asked(now) {
-            self.publish_oldest(&state);
+            self.publish_oldest(&mut state);
         }
     }
 
@@ -277,7 +277,7 @@ impl<K: Kernel> Keeper<K> {
         state.peer_reclaim.gave(gave);
         if gave > 0 || state.charge.charged() < charged {
             state.offer.asked(true, self.now());
-            self.publish_oldest(&state);
+            self.publish_oldest(&mut state);
         } else {
             state.offer.asked(false, self.now());
             self.member.publish_oldest(0);

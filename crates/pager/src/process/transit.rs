@@ -36,7 +36,8 @@ pub struct Transit {
     closed_ns: AtomicU64,
 }
 
-/// The longest that faults are not begun. A transit that takes longer, from a device that hangs, holds nobody else up.
+/// The longest that faults are not begun. While a transit takes longer, from a device that hangs, they are begun in every
+/// other such time.
 const CLOSED: Duration = Duration::from_secs(1);
 
 /// The time of a transit. It is slept, not spun away: who has to end it may need this processor.

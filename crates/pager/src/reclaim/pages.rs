@@ -183,8 +183,8 @@ impl Pages {
     }
 
     /// When the oldest resident pages came.
-    pub fn oldest_ms(&self) -> Option<u32> {
-        self.queue.oldest_ms(&self.map, resident)
+    pub fn oldest_ms(&mut self) -> Option<u32> {
+        self.queue.oldest_ms(&mut self.map, resident)
     }
 
     /// How many epochs ago a page that is out was evicted.
@@ -483,7 +483,7 @@ impl Pages {
         match self.resident_of(unit) {
             0 => {}
             _ if refused != 0 => self.queue.put_aside(&mut self.map, unit, refused),
-            _ => self.requeue(unit),
+            _ => self.queue.requeue_rest(&mut self.map, unit),
         }
         self.hold_back.captured(moved.count_ones() as usize);
     }

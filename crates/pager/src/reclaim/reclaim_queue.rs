@@ -402,13 +402,17 @@ impl ReclaimQueue {
         self.deferred.len().div_ceil(DEFERRED_BATCH).min(most)
     }
 
-    /// Puts a unit back at the end: it was looked at.
+    /// Puts a unit back at the end.
     pub fn requeue(&mut self, map: &mut PageMap, unit: UnitNumber) {
-        let state = map.unit_mut(unit);
-        if !std::mem::replace(&mut state.queued, true) {
-            state.queued_ms = self.now_ms;
+        if !std::mem::replace(&mut map.unit_mut(unit).queued, true) {
             self.units.push_back(unit);
         }
+    }
+
+    /// The same of one of which some pages left and others are to stay: it counts as one that has just come.
+    pub fn requeue_rest(&mut self, map: &mut PageMap, unit: UnitNumber) {
+        map.unit_mut(unit).queued_ms = self.now_ms;
+        self.requeue(map, unit);
     }
 
     /// Takes units out of which nothing is resident, as when it is their turn.
@@ -424,6 +428,11 @@ impl ReclaimQueue {
                 stays
             });
         }
+        self.deferred.retain(|&unit| {
+            let stays = resident(map, unit) != 0;
+            map.unit_mut(unit).deferred = stays;
+            stays
+        });
     }
 
     /// Pages `mask` of a unit, whose turn it was, cannot leave, but others of it can when they are due. So it stands aside,
@@ -436,19 +445,28 @@ impl ReclaimQueue {
         }
     }
 
-    /// When the unit at the front was queued: what it holds was not seen to be used since.
+    /// When the unit at the front was queued: what it holds was not seen to be used since. Units of which nothing is
+    /// resident any more leave the front.
     pub fn oldest_ms(
-        &self,
-        map: &PageMap,
+        &mut self,
+        map: &mut PageMap,
         resident: impl Fn(&PageMap, UnitNumber) -> Mask,
     ) -> Option<u32> {
-        /// Units at the front that may have become empty.
-        const LOOKS: usize = 64;
-        let is_there = |unit: &&UnitNumber| resident(map, **unit) != 0;
-        let first = |queue: &VecDeque<UnitNumber>| queue.iter().take(LOOKS).find(is_there).copied();
+        /// Units that leave at a time.
+        const MOST: usize = 64;
+        for queue in [&mut self.units, &mut self.scan] {
+            for _ in 0..MOST {
+                let is_empty = |unit: &mut UnitNumber| resident(map, *unit) == 0;
+                let Some(unit) = queue.pop_front_if(is_empty) else {
+                    break;
+                };
+                map.unit_mut(unit).queued = false;
+            }
+        }
         // Pages that relatives shared at that look may be this process's alone by now.
-        let mut queues = [&self.units, &self.scan, &self.deferred].into_iter();
-        queues.find_map(first).map(|u| map.unit(u).queued_ms)
+        let fronts = [&self.units, &self.scan, &self.deferred].map(VecDeque::front);
+        let first = fronts.into_iter().flatten().next();
+        first.map(|unit| map.unit(*unit).queued_ms)
     }
 
     /// A unit stands in one of the three queues that are looked at iff it is `queued`, once; and among the deferred

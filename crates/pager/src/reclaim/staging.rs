@@ -159,6 +159,11 @@ impl Staging {
         self.unused_frames - self.takeable_frames
     }
 
+    /// Bays with such pages that nobody stores.
+    pub fn staged_bays(&self) -> usize {
+        self.staged.len()
+    }
+
     /// Frames that hold captured pages.
     pub fn staged_frames(&self) -> usize {
         self.staged_frames

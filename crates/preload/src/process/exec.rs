@@ -18,7 +18,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use ebb_sys::elf::{ProgramPath, UnmanagedReason};
-use ebb_sys::{loader, raw};
+use ebb_sys::{loader, memory, raw};
 
 use crate::process::exec_policy::check;
 use crate::process::exec_target::{self, Search, Target};
@@ -565,7 +565,9 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: as above.
     unsafe {
-        let target = match flags & libc::AT_EMPTY_PATH != 0 && *path == 0 {
+        let mut first = [1];
+        let is_there = memory::look_at_own(path as usize, &mut first).is_ok();
+        let target = match flags & libc::AT_EMPTY_PATH != 0 && is_there && first == [0] {
             true => exec_target::open(dir),
             false => exec_target::named(path, Search::At(dir)),
         };

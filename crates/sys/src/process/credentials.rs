@@ -321,10 +321,14 @@ fn become_by_all_capabilities(program: ProgramIs) -> Result<(), Errno> {
             let _ = set_capabilities(None, CapabilitySets { effective, ..now });
         }
     };
+    let is_root = || rustix::process::geteuid().is_root();
+    let was_root = is_root();
     set(before, before.permitted);
     program.become_it()?;
-    // The system may have taken them, as from the program.
-    if let Ok(left) = capabilities(None) {
+    // Who becomes root, or ceases to be, has what the system gives or takes, as the program.
+    if is_root() == was_root
+        && let Ok(left) = capabilities(None)
+    {
         set(left, before.effective & left.permitted);
     }
     Ok(())

@@ -289,10 +289,18 @@ impl Supervisor {
     /// Ends it with all limits as they were, but those that somebody else has changed since.
     fn take_reduction_back(&mut self) -> Option<BudgetReduction> {
         let reduction = self.end_reduction()?;
-        if self.table.limits.get() == reduction.with {
-            self.table.limits.set(reduction.before);
-            self.wake_all();
+        let (mut now, with, before) = (self.table.limits.get(), &reduction.with, &reduction.before);
+        if now.pool_max == with.pool_max {
+            now.pool_max = before.pool_max;
         }
+        if now.accept_percent == with.accept_percent {
+            now.accept_percent = before.accept_percent;
+        }
+        if now.writeback == with.writeback {
+            now.writeback = before.writeback;
+        }
+        self.table.limits.set(now);
+        self.wake_all();
         Some(reduction)
     }
 
