@@ -52,7 +52,8 @@ impl<K: Kernel> FaultService<K> {
     /// Pages that wait to be stored will be resident. Stores them until no more than `target` pages are both, or as many
     /// went as waited: other threads may capture more meanwhile.
     fn store_down_to(&self, target: usize, worker: &mut Worker) {
-        let waiting = self.lock().pages.staging().staged_bays();
+        // And in the bay that is filled.
+        let waiting = self.lock().pages.staging().staged_bays() + 1;
         for _ in 0..waiting {
             let state = self.lock();
             let pages = state.pages.map().resident() + state.pages.staged_frames();
