@@ -153,7 +153,7 @@ pub enum Listener {
 pub struct Named {
     socket: UnixListener,
     path: PathBuf,
-    /// Flag: another process has it.
+    /// Flag: another process has it, or nobody any more.
     left: AtomicBool,
 }
 
@@ -177,11 +177,18 @@ impl Named {
     }
 }
 
-impl Drop for Named {
-    fn drop(&mut self) {
-        if !self.left.load(SeqCst) {
+impl Named {
+    /// Its name goes now.
+    fn remove(&self) {
+        if !self.left.swap(true, SeqCst) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -312,6 +319,15 @@ impl Serving {
     pub fn leave(&mut self) {
         if let Listener::Unix(named) = &*self.listener {
             named.left.store(true, SeqCst);
+        }
+    }
+}
+
+/// The thread may still have the listener.
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Listener::Unix(named) = &*self.listener {
+            named.remove();
         }
     }
 }

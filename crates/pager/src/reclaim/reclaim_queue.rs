@@ -530,6 +530,27 @@ mod tests {
     }
 
     #[test]
+    fn units_that_have_become_empty_leave_the_front_and_nobody_is_as_old_as_they() {
+        let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
+        q.date(5);
+        (0..100).for_each(|u| bring(&mut map, &mut q, u, ALL));
+        q.date(9);
+        bring(&mut map, &mut q, 200, ALL);
+        for page in 0..100 * UNIT {
+            map.set(PageNumber(page), Page::Untouched);
+        }
+        // So many leave at a time.
+        assert_eq!(q.oldest_ms(&mut map, resident), Some(5));
+        assert_eq!(q.oldest_ms(&mut map, resident), Some(9));
+        q.check(&map);
+        q.defer(&mut map, UnitNumber(300));
+        q.drop_empty(&mut map, resident);
+        map.prune();
+        q.check(&map);
+        assert_eq!(q.oldest_ms(&mut map, resident), Some(9));
+    }
+
+    #[test]
     fn pages_that_have_to_stay_do_not_keep_others_of_their_unit() {
         let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
         let unit = UnitNumber(7);
