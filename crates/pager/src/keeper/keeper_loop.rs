@@ -166,20 +166,21 @@ impl<K: Kernel> Keeper<K> {
         );
         let busy = served != turn.served;
         turn.served = served;
-        // Unread, or in the hand of a thread that waits for its processor.
-        let starved = !busy && (self.kernel.has_faults(0) || self.pressure.waits());
+        let now = self.now();
+        let starved = !busy && self.kernel.has_faults(0);
+        // Or a fault is in the hand of a thread that waits for its processor, if not for something else.
+        if starved || !busy && self.pressure.waits() {
+            turn.starved = Some(now);
+            self.services.rescue();
+        }
         if busy || starved {
-            turn.heard = self.now();
+            turn.heard = now;
             let crowded = turn.contention.sample(self.kernel);
             match starved {
                 // The threads that are awake may all wait for a device that hangs.
-                true => {
-                    turn.starved = Some(turn.heard);
-                    self.services.rescue();
-                    self.services.share();
-                }
+                true => self.services.share(),
                 false => {
-                    let lately = turn.starved.is_some_and(|at| turn.heard - at < RESCUED);
+                    let lately = turn.starved.is_some_and(|at| now - at < RESCUED);
                     self.services.compete(crowded || lately);
                 }
             }
