@@ -7,8 +7,8 @@ use ebb_sys::paging::Kernel;
 /// processors, our own left out.
 pub struct CpuContention {
     processors: i32,
-    /// Flag: the process may use all of them.
-    tells: bool,
+    /// Flag: the process may use some of them alone.
+    blind: bool,
     /// Decaying mean of the threads that want to run, in sixteenths.
     mean: i32,
     crowded: bool,
@@ -21,7 +21,7 @@ impl CpuContention {
     pub fn new(kernel: &impl Kernel) -> Self {
         Self {
             processors: kernel.processors() as i32,
-            tells: kernel.allowed_cpus().len() >= kernel.processors().min(TOLD),
+            blind: kernel.allowed_cpus().len() < kernel.processors().min(TOLD),
             mean: Self::others(kernel) * 16,
             crowded: false,
         }
@@ -33,9 +33,14 @@ impl CpuContention {
         kernel.running().unwrap_or(0).saturating_sub(2) as i32
     }
 
+    /// Whether nothing can be seen.
+    pub fn is_blind(&self) -> bool {
+        self.blind
+    }
+
     /// One more look; whether the processors are taken.
     pub fn sample(&mut self, kernel: &impl Kernel) -> bool {
-        if !self.tells {
+        if self.blind {
             return false;
         }
         self.mean += (Self::others(kernel) * 16 - self.mean) / 8;

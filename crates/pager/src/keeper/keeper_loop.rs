@@ -168,9 +168,10 @@ impl<K: Kernel> Keeper<K> {
         turn.served = served;
         let now = self.now();
         let starved = !busy && self.kernel.has_faults(0);
-        // Or a fault is in the hand of a thread that waits for its processor, if not for something else.
-        if starved || !busy && self.pressure.waits() {
-            turn.starved = Some(now);
+        // Or a fault is in the hand of a thread that waits for its processor, if not for a device.
+        let blind = turn.contention.is_blind();
+        if starved || blind && !busy && self.pressure.waits() {
+            turn.starved = Some(now).filter(|_| blind);
             self.services.rescue();
         }
         if busy || starved {
