@@ -175,9 +175,7 @@ impl Named {
             left: AtomicBool::new(false),
         })
     }
-}
 
-impl Named {
     /// Its name goes now.
     fn remove(&self) {
         if !self.left.swap(true, SeqCst) {

@@ -899,15 +899,7 @@ fn an_end_for_memory_says_what_filled_the_budget_and_runs_the_hook() {
     let hook = format!("echo \"$EBB_PID $EBB_MESSAGE\" > {}", file.display());
     // Does not compress, and nothing else takes it. The parent is `ebb run`.
     let script = "import os\nprint(os.getppid(), flush=True)\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
-    let options = [
-        "run",
-        "-m",
-        "40M",
-        "--swap",
-        "none",
-        "--on-exhausted",
-        &hook,
-    ];
+    let options = common::ends_for_memory(&hook);
     let output = asked(&[&options[..], &["python3", "-c", script]].concat());
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(128 + 9), "{said}");

@@ -12,7 +12,7 @@ pub fn come() -> Result<bool> {
     Ok(event::poll(Duration::ZERO)?)
 }
 
-/// What has come.
+/// An event of the terminal.
 pub enum Input {
     /// A key that was pressed. Ctrl-C is `q`, as whoever presses it wants to leave.
     Key(KeyCode),

@@ -297,15 +297,7 @@ fn the_hook_has_the_callers_signals() {
         file.display()
     );
     let mut command = Command::new(ebb());
-    command.args([
-        "run",
-        "-m",
-        "40M",
-        "--swap",
-        "none",
-        "--on-exhausted",
-        &hook,
-    ]);
+    command.args(common::ends_for_memory(&hook));
     command.args(["python3", "-c", SCRIPT]);
     command.output().unwrap();
     let start = Instant::now();

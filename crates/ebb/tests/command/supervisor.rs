@@ -1,6 +1,6 @@
 //! The supervisor: orphans, its own death, and when it is late.
 
-use super::common::{c_program, cannot_page, ebb};
+use super::common::{c_program, cannot_page, ebb, ends_for_memory};
 use super::status;
 use super::unmanaged::static_c;
 use std::fs;
@@ -94,15 +94,7 @@ fn what_is_left_behind_may_be_ended_for_memory() {
     let fills =
         "import os, time\ntime.sleep(1)\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
     let script = format!("python3 -c '{fills}' > /dev/null 2>&1 < /dev/null &");
-    let options = [
-        "run",
-        "-m",
-        "40M",
-        "--swap",
-        "none",
-        "--on-exhausted",
-        &hook,
-    ];
+    let options = ends_for_memory(&hook);
     let mut run = Command::new(ebb());
     run.args(options).args(["sh", "-c", &script]);
     assert!(run.status().unwrap().success());

@@ -14,6 +14,11 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+/// `ebb run` in 40 MiB and nowhere else, with a command for when a program is ended for memory.
+pub fn ends_for_memory(hook: &str) -> [&str; 7] {
+    ["run", "-m", "40M", "--swap", "none", "--on-exhausted", hook]
+}
+
 /// The command, with its preload library built beside it.
 pub fn ebb() -> &'static Path {
     static EBB: OnceLock<&Path> = OnceLock::new();

@@ -98,17 +98,11 @@ impl<K: Kernel> FaultService<K> {
                     range.start, range.end
                 ));
             }
-            state
-                .pages
-                .forget(Some(self.swap), self.cpu(), range.start, range.end);
             // Part of it may be registered. Nobody would serve its faults. All of it may be another userfaultfd's.
             if error != Errno(libc::EBUSY) {
                 let _ = self.kernel.unregister(start, len);
             }
-            match range.attributes.in_child.absent {
-                true => state.ranges.remove(range.start, range.end),
-                false => self.leave_to_program(state, range.start, range.end),
-            }
+            self.let_go(state, range);
             return Registered::Nothing;
         }
         self.base.join_again(start, len);
@@ -212,14 +206,17 @@ impl<K: Kernel> FaultService<K> {
             let (start, len) = (range.start, range.end - range.start);
             // Something else may be mapped there by now: then there is nothing to end.
             let _ = self.kernel.unregister(start, len);
-            if !range.attributes.in_child.absent {
-                // SAFETY: advice that changes no content.
-                let _ = unsafe { self.kernel.madvise(start, len, libc::MADV_DOFORK) };
-            }
-            state
-                .pages
-                .forget(Some(self.swap), self.cpu(), range.start, range.end);
-            state.ranges.remove(range.start, range.end);
+            self.let_go(state, &range);
+        }
+    }
+
+    /// Forgets a range that is the program's alone from now on. Children have of it what the program wishes.
+    fn let_go(&self, state: &mut State, range: &Range) {
+        let (start, end) = (range.start, range.end);
+        state.pages.forget(Some(self.swap), self.cpu(), start, end);
+        match range.attributes.in_child.absent {
+            true => state.ranges.remove(start, end),
+            false => self.leave_to_program(state, start, end),
         }
     }
 

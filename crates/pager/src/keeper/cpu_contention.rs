@@ -2,6 +2,7 @@
 //! that may use some of them learns it when its service is starved (`keeper_loop`).
 
 use ebb_sys::paging::Kernel;
+use ebb_sys::thread;
 
 /// Watches whether the processors are taken: whether more threads want to run than there are
 /// processors, our own left out.
@@ -14,14 +15,11 @@ pub struct CpuContention {
     crowded: bool,
 }
 
-/// Processors that [`Kernel::allowed_cpus`] tells of at most.
-const TOLD: usize = 64;
-
 impl CpuContention {
     pub fn new(kernel: &impl Kernel) -> Self {
         Self {
             processors: kernel.processors() as i32,
-            blind: kernel.allowed_cpus().len() < kernel.processors().min(TOLD),
+            blind: kernel.allowed_cpus().len() < kernel.processors().min(thread::TOLD),
             mean: Self::others(kernel) * 16,
             crowded: false,
         }

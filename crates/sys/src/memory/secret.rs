@@ -48,7 +48,7 @@ struct Area {
     refused: Option<Errno>,
 }
 
-/// What of the area is locked: its start, and pages. For [`lock_again`], on threads that may wait for nobody.
+/// The locked part of the area: its start, and pages. For [`lock_again`], on threads that may wait for nobody.
 static LOCKED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 fn area() -> MutexGuard<'static, Area> {

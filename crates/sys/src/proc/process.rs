@@ -120,6 +120,14 @@ impl Process {
         }
     }
 
+    /// Whether it has ended, all of its threads.
+    pub fn has_ended(&self) -> bool {
+        match self.stat() {
+            Ok(stat) => stat.is_dead() && self.statm().is_ok_and(|held| held.resident == 0),
+            Err(_) => true,
+        }
+    }
+
     fn statm_of_a_thread(&self) -> Option<Statm> {
         let mut found = None;
         numbers_in(format_args!("/proc/{}/task", self.pid), |thread| {

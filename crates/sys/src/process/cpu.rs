@@ -14,7 +14,10 @@ pub fn cpu() -> usize {
     unsafe { libc::sched_getcpu().max(0) as usize }
 }
 
-/// The processors this process may use, in order; at most 64 are told. Where a filter of the program's refuses to tell,
+/// Processors that [`allowed_cpus`] tells of at most.
+pub const TOLD: usize = 64;
+
+/// The processors this process may use, in order; at most [`TOLD`]. Where a filter of the program's refuses to tell,
 /// that of this thread: somebody has to serve.
 pub fn allowed_cpus() -> Vec<usize> {
     // SAFETY: a zeroed set is valid, and the size is its own.
@@ -33,7 +36,7 @@ pub fn allowed_cpus() -> Vec<usize> {
     };
     // SAFETY: indices stay below CPU_SETSIZE.
     let allowed = (0..1024).filter(|c| unsafe { libc::CPU_ISSET(*c, &set) });
-    let allowed: Vec<usize> = allowed.take(64).collect();
+    let allowed: Vec<usize> = allowed.take(TOLD).collect();
     match allowed.is_empty() {
         true => vec![cpu()],
         false => allowed,

@@ -325,7 +325,7 @@ fn become_by_all_capabilities(program: ProgramIs) -> Result<(), Errno> {
     let was_root = is_root();
     set(before, before.permitted);
     program.become_it()?;
-    // Who becomes root, or ceases to be, has what the system gives or takes, as the program.
+    // A thread that becomes root, or ceases to be, has what the system gives or takes, as the program has.
     if is_root() == was_root
         && let Ok(left) = capabilities(None)
     {

@@ -240,20 +240,9 @@ impl Supervisor {
         // they can join because they are known.
         self.walk();
         // Not those that have ended: who asks has nothing else to wait for.
-        let has_ended = |unjoined: &UnmanagedProcess| match unjoined.process.stat() {
-            // Threads may outlive the first one.
-            Ok(stat) => {
-                stat.is_dead()
-                    && unjoined
-                        .process
-                        .statm()
-                        .is_ok_and(|held| held.resident == 0)
-            }
-            Err(_) => true,
-        };
         self.measurements
             .unmanaged
-            .retain(|_, unjoined| !has_ended(unjoined));
+            .retain(|_, unjoined| !unjoined.process.has_ended());
         let mut taken = self.table.taken();
         taken.any(|(n, _)| self.may_live(n)) || !self.measurements.unmanaged.is_empty()
     }
