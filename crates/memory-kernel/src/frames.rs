@@ -59,6 +59,9 @@ impl Drop for Shared {
 pub struct Frame {
     bytes: Arc<[u8; PAGE]>,
     shared: Option<Shared>,
+    /// Flag: it is known to be this process's alone (PageAnonExclusive). A fork takes that from both sides, and only a
+    /// write brings it back, even if nobody else maps the page any more.
+    exclusive: bool,
     /// Flag: a write is a fault.
     pub protected: bool,
     /// Transfers into it that are under way.
@@ -73,6 +76,7 @@ impl Frame {
         Self {
             bytes: copy.expect("a page"),
             shared: None,
+            exclusive: true,
             protected: false,
             pins: 0,
         }
@@ -89,9 +93,19 @@ impl Frame {
         others > 1 || Arc::strong_count(&self.bytes) > 1
     }
 
+    /// Whether the kernel moves it.
+    pub fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    /// A fork shares it. One with a transfer under way is copied for the child instead.
+    pub fn share(&mut self) {
+        self.exclusive = self.pins > 0;
+    }
+
     /// Its content, to be written: the process's own from now on.
     pub fn own(&mut self) -> &mut [u8; PAGE] {
-        self.shared = None;
+        (self.shared, self.exclusive) = (None, true);
         Arc::make_mut(&mut self.bytes)
     }
 
@@ -99,5 +113,6 @@ impl Frame {
     pub fn count_copy(&mut self, sharers: Sharers) {
         let shared = self.shared.get_or_insert_with(|| Shared::new(sharers));
         shared.count().fetch_add(1, SeqCst);
+        self.share();
     }
 }

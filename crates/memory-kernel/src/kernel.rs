@@ -140,6 +140,13 @@ impl<T: Threads> MemoryKernel<T> {
         self.lock().waiting.iter().any(|f| f.thread == thread)
     }
 
+    /// A signal ends a thread's wait for a page. Its fault is nobody's business any more, unless somebody has read it.
+    pub fn interrupt(&self, thread: u32) {
+        let mut tables = self.lock();
+        tables.faults.retain(|fault| fault.thread != thread);
+        tables.waiting.retain(|fault| fault.thread != thread);
+    }
+
     /// Whether a page is there.
     pub fn is_present(&self, address: usize) -> bool {
         self.lock().pages.contains(address & !(PAGE - 1))
@@ -148,25 +155,20 @@ impl<T: Threads> MemoryKernel<T> {
     /// The system calls `munmap` and `mmap`, made without libc.
     pub fn map_behind(&self, start: usize, pages: usize) {
         let mut tables = self.lock();
-        let woken = tables.unmap(start, pages * PAGE);
+        tables.unmap(start, pages * PAGE);
         tables.map(start, pages * PAGE, 3, false);
-        drop(tables);
-        self.tell(woken);
     }
 
     /// The system call `munmap`, made without libc. What is mapped, moved or extended next comes there, if it fits.
     pub fn unmap_behind(&self, start: usize, pages: usize) {
-        let woken = self.lock().open_hole(start, pages * PAGE);
-        self.tell(woken);
+        self.lock().open_hole(start, pages * PAGE);
     }
 
     /// The program unmaps memory without libc, and memory of the pager's own is mapped into the hole.
     pub fn replace_by_own(&self, start: usize, len: usize) {
         let mut tables = self.lock();
-        let woken = tables.unmap(start, len);
+        tables.unmap(start, len);
         tables.map(start, len, 3, true);
-        drop(tables);
-        self.tell(woken);
     }
 
     /// Whether a page is mapped, be it there or not.
@@ -257,7 +259,7 @@ impl<T: Threads> MemoryKernel<T> {
         self.clear();
     }
 
-    /// One page after the other, until one fails. Others may run between two of them.
+    /// One page after the other, until one fails.
     fn transfer(
         &self,
         call: Call,
@@ -351,12 +353,12 @@ impl<T: Threads> MemoryKernel<T> {
         }
         let busy = self.threads.strikes(Disturbance::Busy, Call::Move);
         self.transfer(Call::Move, len, |tables, done| {
-            if tables.pages.contains(to + done) {
+            if tables.pages.contains(to + done) || tables.poisoned.contains(&(to + done)) {
                 return Err(Errno(libc::EEXIST));
             }
             let page = tables.pages.get(from + done);
             let page = page.ok_or(Errno(libc::ENOENT))?;
-            if page.pins > 0 || page.is_shared() || busy {
+            if page.pins > 0 || !page.is_exclusive() || busy {
                 return Err(Errno(libc::EBUSY));
             }
             let mut page = tables.pages.remove(from + done).expect("looked at");
@@ -592,7 +594,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
     fn poison(&self, start: usize, len: usize) {
         let mut tables = self.called(Call::Poison, start, len);
-        tables.poisoned.extend(pages_of(start, len));
+        let missing = |at: &usize| !tables.pages.contains(*at);
+        let marked: Vec<usize> = pages_of(start, len).filter(missing).collect();
+        tables.poisoned.extend(marked);
         let woken = tables.wake(start, len);
         drop(tables);
         self.tell(woken);
@@ -650,7 +654,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             return Err(Errno(libc::ENOMEM));
         }
         let start = match flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) {
-            0 => tables.fresh(len),
+            0 => tables.fresh(len, self.threads.below(2) == 1),
             _ => addr,
         };
         if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE
@@ -662,15 +666,12 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         {
             return Err(Errno(libc::EEXIST));
         }
-        let woken = tables.unmap(start, len);
+        tables.unmap(start, len);
         tables.map(start, len, prot, false);
-        drop(tables);
-        self.tell(woken);
         Ok(start)
     }
     unsafe fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let woken = self.called(Call::Munmap, addr, len).unmap(addr, len);
-        self.tell(woken);
+        self.called(Call::Munmap, addr, len).free(addr, len);
         Ok(())
     }
     unsafe fn mremap(
@@ -690,12 +691,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             || !shrinks && !tables.is_whole(old, old_len)
         {
             // As some kernels do it: what is replaced goes first, whatever comes of the call.
-            let woken = match fixed {
-                true => tables.unmap(new, new_len),
-                false => Vec::new(),
-            };
-            drop(tables);
-            self.tell(woken);
+            if fixed {
+                tables.unmap(new, new_len);
+            }
             return Err(Errno(libc::EFAULT));
         }
         if new_len > old_len && !fixed && tables.fills_hole(old + old_len, new_len - old_len) {
@@ -709,9 +707,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             return Err(Errno(libc::ENOMEM));
         }
         if shrinks {
-            let woken = tables.unmap(old + new_len, old_len - new_len);
-            drop(tables);
-            self.tell(woken);
+            tables.free(old + new_len, old_len - new_len);
             return Ok(old);
         }
         let was = tables.mappings[old];
@@ -719,12 +715,19 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             new_len <= old_len || !was.locked || was.on_fault,
             "the kernel fills what grows, and its caller holds the lock that service needs"
         );
-        let to = if fixed { new } else { tables.fresh(new_len) };
-        let mut woken = tables.unmap(to, new_len);
+        let to = match fixed {
+            true => new,
+            false => tables.fresh(new_len, self.threads.below(2) == 1),
+        };
+        tables.unmap(to, new_len);
         tables.map(to, new_len, was.prot, false);
         tables.change(to, new_len, |m| {
             (m.in_child, m.locked, m.on_fault) = (was.in_child, was.locked, was.on_fault);
+            m.random = was.random;
         });
+        if was.registered && self.threads.below(2) == 1 {
+            tables.merge_moved(to, new_len);
+        }
         for done in (0..old_len.min(new_len)).step_by(PAGE) {
             if tables.poisoned.remove(&(old + done)) {
                 tables.poisoned.insert(to + done);
@@ -734,9 +737,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                 tables.pages.insert(to + done, page);
             }
         }
-        woken.extend(tables.unmap(old, old_len));
-        drop(tables);
-        self.tell(woken);
+        tables.free(old, old_len);
         Ok(to)
     }
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
@@ -769,6 +770,10 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             libc::MADV_DONTFORK | libc::MADV_DOFORK => {
                 let absent = advice == libc::MADV_DONTFORK;
                 tables.change(addr, len, |m| m.in_child.absent = absent);
+            }
+            libc::MADV_RANDOM | libc::MADV_NORMAL => {
+                let random = advice == libc::MADV_RANDOM;
+                tables.change(addr, len, |m| m.random = random);
             }
             libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
                 let wiped = advice == libc::MADV_WIPEONFORK;
@@ -805,7 +810,6 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     unsafe fn brk(&self, addr: usize) -> usize {
         let mut tables = self.called(Call::Brk, addr, 0);
         let old = page_up(tables.heap_end);
-        let mut woken = Vec::new();
         match addr {
             0 => {}
             up if page_up(up) > old => {
@@ -813,14 +817,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                 tables.heap_end = up;
             }
             down => {
-                woken = tables.unmap(page_up(down), old - page_up(down));
+                tables.unmap(page_up(down), old - page_up(down));
                 tables.heap_end = down;
             }
         }
-        let end = tables.heap_end;
-        drop(tables);
-        self.tell(woken);
-        end
+        tables.heap_end
     }
     fn mlock(&self, addr: usize, len: usize, flags: i32) -> Result<(), Errno> {
         let mut tables = self.called(Call::Mlock, addr, len);

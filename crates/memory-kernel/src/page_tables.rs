@@ -31,6 +31,8 @@ pub struct Mapping {
     pub locked: bool,
     /// Flag: they are, and the kernel fills none.
     pub on_fault: bool,
+    /// Flag: accesses are in no order (MADV_RANDOM), which keeps it apart from others.
+    pub random: bool,
     /// The part that a child has of it.
     pub in_child: InChild,
 }
@@ -55,11 +57,15 @@ pub struct PageTables {
     numbers: u32,
     /// Addresses that hold nothing and are taken first: start and end.
     hole: (usize, usize),
+    /// Addresses that memory was unmapped from lately: start and end.
+    freed: VecDeque<(usize, usize)>,
     next: usize,
     next_own: usize,
 }
 
 const FIRST: usize = 0x1000_0000_0000;
+/// Freed areas that are remembered.
+const FREED: usize = 16;
 const HEAP: usize = 0x2000_0000_0000;
 /// Where ThreadSanitizer lets memory be, too.
 const OWN: usize = 0x0100_0000_0000;
@@ -81,6 +87,7 @@ impl Default for PageTables {
             long_pins: 0,
             numbers: 0,
             hole: (0, 0),
+            freed: VecDeque::new(),
             next: FIRST,
             next_own: OWN,
         }
@@ -106,6 +113,7 @@ impl PageTables {
             own,
             locked: false,
             on_fault: false,
+            random: false,
             in_child: InChild::default(),
         };
         for at in pages_of(start, len) {
@@ -113,22 +121,27 @@ impl PageTables {
         }
     }
 
-    /// Unmaps memory; the threads that waited there.
-    #[must_use]
-    pub fn unmap(&mut self, start: usize, len: usize) -> Vec<u32> {
+    /// Unmaps memory. Threads that wait there go on waiting, and the faults stay to be read: the kernel wakes nobody
+    /// whose page goes (Linux 6.18, `userfaultfd_unmap_prep` without its event).
+    pub fn unmap(&mut self, start: usize, len: usize) {
         for at in pages_of(start, len) {
             self.mappings.remove(at);
             self.pages.remove(at);
             self.poisoned.remove(&at);
         }
-        self.wake(start, len)
     }
 
-    /// Unmaps memory, whose addresses are taken next; the threads that waited there.
-    #[must_use]
-    pub fn open_hole(&mut self, start: usize, len: usize) -> Vec<u32> {
+    /// The same, and the addresses may be given out again.
+    pub fn free(&mut self, start: usize, len: usize) {
+        self.unmap(start, len);
+        self.freed.truncate(FREED - 1);
+        self.freed.push_front((start, start + page_up(len)));
+    }
+
+    /// Unmaps memory, whose addresses are taken next.
+    pub fn open_hole(&mut self, start: usize, len: usize) {
         self.hole = (start, start + len);
-        self.unmap(start, len)
+        self.unmap(start, len);
     }
 
     /// Takes the hole, if it begins at an address or that is any, and is large enough.
@@ -150,14 +163,24 @@ impl PageTables {
         fits
     }
 
-    /// Addresses that hold nothing.
-    pub fn fresh(&mut self, len: usize) -> usize {
+    /// Addresses that hold nothing: `again`, those that were freed last, if there are enough.
+    pub fn fresh(&mut self, len: usize, again: bool) -> usize {
         if let Some(start) = self.take_hole(None, len) {
+            return start;
+        }
+        if let Some(start) = again.then(|| self.freed_again(len)).flatten() {
             return start;
         }
         let start = self.next;
         self.next += page_up(len) + 16 * PAGE;
         start
+    }
+
+    fn freed_again(&mut self, len: usize) -> Option<usize> {
+        let fits = |&(start, end): &(usize, usize)| start + page_up(len) <= end;
+        let all = &self.freed;
+        let index = (0..all.len()).find(|i| fits(&all[*i]) && self.mapped(all[*i].0, len) == 0)?;
+        self.freed.remove(index).map(|(start, _)| start)
     }
 
     /// The same for memory of the pager's own.
@@ -179,8 +202,9 @@ impl PageTables {
         woken.map(|f| f.thread).collect()
     }
 
-    /// A page is there from now on.
+    /// A page is there from now on, in the place of a mark of poison, too.
     pub fn put(&mut self, at: usize, frame: Frame) {
+        self.poisoned.remove(&at);
         if self.mappings[at].own {
             // SAFETY: host memory of this kernel's own, mapped for good.
             unsafe { (at as *mut u8).copy_from_nonoverlapping(frame.bytes().as_ptr(), PAGE) };
@@ -200,6 +224,25 @@ impl PageTables {
     /// The number of pages of an area that are mapped.
     pub fn mapped(&self, start: usize, len: usize) -> usize {
         self.mappings.range(start..start + page_up(len)).count()
+    }
+
+    /// Memory came to a place where it is one mapping with what lies beside it and is alike. Its registration is taken
+    /// away, and with it that of its neighbours (Linux 6.18, `move_vma`).
+    pub fn merge_moved(&mut self, start: usize, len: usize) {
+        let came = self.mappings[start];
+        let alike = |m: &Mapping| {
+            let attributes =
+                |m: &Mapping| (m.prot, m.own, m.locked, m.on_fault, m.random, m.in_child);
+            m.registered && attributes(m) == attributes(&came)
+        };
+        let (mut first, mut end) = (start, start + page_up(len));
+        while self.mappings.get(first - PAGE).is_some_and(alike) {
+            first -= PAGE;
+        }
+        while self.mappings.get(end).is_some_and(alike) {
+            end += PAGE;
+        }
+        self.change(first, end - first, |m| m.registered = false);
     }
 
     /// Whether each page of an area is mapped, and so.
@@ -233,8 +276,9 @@ impl PageTables {
         all
     }
 
-    /// The page tables of a forked child, whose frames are shared with these.
-    pub fn child(&self) -> Self {
+    /// The page tables of a forked child, whose frames are shared with these from now on.
+    pub fn child(&mut self) -> Self {
+        self.pages.iter_mut().for_each(|(_, page)| page.share());
         let mut child = self.clone();
         child.become_child();
         child

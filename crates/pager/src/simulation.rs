@@ -4,6 +4,8 @@
 //! processes, and plays the parts that the supervisor has in the beginning: it makes the member, and gives devices.
 
 use crate::devices::swap_space;
+pub use crate::map::page_map::Page;
+use crate::map::page_map::PageNumber;
 use crate::pager::Pager;
 use crate::process::lifecycle::Beginning;
 pub use crate::process::lifecycle::Entries;
@@ -154,6 +156,33 @@ impl<K: Kernel> Simulated<K> {
         true
     }
 
+    /// Pages that are not to the kernel as the page map says, at most so many; none, if another thread has the state. `seen` are
+    /// the pages of registered memory in an area: the address, and for one that is there whether it is protected.
+    pub fn differences(
+        &'static self,
+        most: usize,
+        seen: impl Fn(usize, usize) -> Vec<(usize, Option<bool>)>,
+    ) -> Option<Vec<(usize, Page)>> {
+        let state = self.pager.try_lock_service()?;
+        let agrees = |said: Page, there: Option<bool>| match said {
+            Page::Resident(None) => there.is_some(),
+            // A clean copy is good until the page is written.
+            Page::Resident(Some(_)) => there == Some(true),
+            Page::Untouched | Page::Staged(_) | Page::Swapped(_) | Page::Poisoned => {
+                there.is_none()
+            }
+            Page::Storing(_) | Page::Loading(_) => true,
+        };
+        let registered = state
+            .ranges
+            .all()
+            .filter(|range| range.attributes.registered);
+        let pages = registered.flat_map(|range| seen(range.start, range.end));
+        let said = |at| state.pages.map().get(PageNumber::of(at));
+        let different = pages.filter(|&(at, there)| !agrees(said(at), there));
+        Some(different.take(most).map(|(at, _)| (at, said(at))).collect())
+    }
+
     /// The invariant of parked faults alone, unless another thread has the state. It takes little, and is to be looked
     /// at often: the next end of a transit takes over faults that one left behind.
     pub fn check_parked(&'static self) {
@@ -171,7 +200,7 @@ impl<K: Kernel> Simulated<K> {
         let map = state.pages.map();
         let mut known = 0;
         for range in state.ranges.all() {
-            let page = crate::map::page_map::PageNumber::of;
+            let page = PageNumber::of;
             map.each(page(range.start), page(range.end), |_, _| {
                 known += 1;
                 Continue(())

@@ -25,6 +25,11 @@ impl World {
         (self.draw().1 % limit as u64) as usize
     }
 
+    /// Whether something goes wrong, which it does until the run is quiet.
+    pub fn goes_wrong(&self, rate: Rate) -> bool {
+        self.strikes(rate) && self.quiet_since.get() == 0
+    }
+
     /// Whether something out of the ordinary happens.
     pub fn strikes(&self, rate: Rate) -> bool {
         let (number, drawn) = self.draw();

@@ -1,11 +1,13 @@
 //! Devices: slots in shared memory, with latency, and transfers of a batch in any order.
 //!
-//! Faults are those of `ebb_stores::FaultyStore`, which lies over it.
+//! Faults are those of `ebb_stores::FaultyStore`, which lies over it. Over that lies [`Failing`]: once the run is quiet,
+//! nothing fails.
 
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
 use crate::world::Key;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use ebb_stores::FaultyStore;
 use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -70,6 +72,35 @@ impl Store for SimStore {
                 page.copy_from_slice(unsafe { &*self.slots[slot].as_ptr() });
             }
             results[i] = Ok(());
+        }
+    }
+}
+
+/// See the module.
+pub struct Failing(pub FaultyStore<SimStore>);
+
+impl Failing {
+    fn quiet(&self) -> Option<&SimStore> {
+        (world().quiet_since.get() != 0).then(|| self.0.inner())
+    }
+}
+
+impl Store for Failing {
+    fn slots(&self) -> u64 {
+        self.0.slots()
+    }
+
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        match self.quiet() {
+            Some(store) => store.write(ops, results),
+            None => self.0.write(ops, results),
+        }
+    }
+
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        match self.quiet() {
+            Some(store) => store.read(ops, results),
+            None => self.0.read(ops, results),
         }
     }
 }

@@ -22,6 +22,7 @@
 //! It needs debug assertions: release builds of the engine have no simulated locks.
 #![cfg(debug_assertions)]
 
+pub mod agreement;
 pub mod campaign;
 pub mod chance;
 pub mod content;

@@ -6,6 +6,39 @@ use crate::content::Content;
 use ebb_memory_kernel::PAGE;
 use ebb_memory_kernel::by_page::ByPage;
 
+/// What may come to a page by the call of the thread that has claimed it, beside zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Comes {
+    /// Nothing: the content stays, or is dropped.
+    Nothing,
+    /// The content that another page had.
+    This(Content),
+    /// The page goes, and the next memory may be mapped there.
+    Any,
+}
+
+/// What a forked child has of a page. A page may be both: then it is absent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InChild {
+    /// Flag: nothing.
+    absent: bool,
+    /// Flag: zeros.
+    wiped: bool,
+}
+
+impl InChild {
+    /// Follows advice of madvise(2).
+    pub fn follow(&mut self, advice: i32) {
+        match advice {
+            libc::MADV_DONTFORK => self.absent = true,
+            libc::MADV_DOFORK => self.absent = false,
+            libc::MADV_WIPEONFORK => self.wiped = true,
+            libc::MADV_KEEPONFORK => self.wiped = false,
+            _ => {}
+        }
+    }
+}
+
 /// A page as it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expected {
@@ -17,6 +50,10 @@ pub struct Expected {
     pub locked: bool,
     /// The thread that has claimed it; 0: none.
     pub claimed: u32,
+    /// What its call may bring there.
+    pub comes: Comes,
+    /// What a forked child has of it.
+    pub in_child: InChild,
     /// Flag: the pager was not told that it was mapped.
     pub behind: bool,
 }
@@ -31,8 +68,23 @@ impl Expected {
         prot: PLAIN,
         locked: false,
         claimed: 0,
+        comes: Comes::Nothing,
+        in_child: InChild {
+            absent: false,
+            wiped: false,
+        },
         behind: false,
     };
+
+    /// Whether it may hold this while a thread has claimed it.
+    pub fn meanwhile(&self, bytes: &[u8; PAGE]) -> bool {
+        let comes = match self.comes {
+            Comes::Nothing => false,
+            Comes::This(content) => content.is(bytes),
+            Comes::Any => true,
+        };
+        comes || self.content.is(bytes) || Content::Zero.is(bytes)
+    }
 }
 
 /// See the module.
@@ -142,7 +194,9 @@ impl MemoryModel {
 
     /// A thread claims a run.
     pub fn claim(&mut self, run: Run, thread: u32) {
-        self.change_all(run, |page| page.claimed = thread);
+        self.change_all(run, |page| {
+            (page.claimed, page.comes) = (thread, Comes::Nothing);
+        });
     }
 
     /// It lets go what it has claimed of a run.
@@ -157,10 +211,15 @@ impl MemoryModel {
     /// In a forked child: nothing is known any more of what others than `thread` have claimed, and nothing is locked. Pages that
     /// were mapped behind the pager may read as what was out there before (decision 0001).
     pub fn become_child(&mut self, thread: u32) {
-        self.pages
-            .iter_mut()
-            .for_each(|(_, page)| page.locked = false);
-        let is_known = |page: &Expected| [0, thread].contains(&page.claimed) && !page.behind;
+        for (_, page) in self.pages.iter_mut() {
+            page.locked = false;
+            if page.in_child.wiped {
+                page.content = Content::Zero;
+            }
+        }
+        let is_known = |page: &Expected| {
+            [0, thread].contains(&page.claimed) && !page.behind && !page.in_child.absent
+        };
         self.pages.retain(|_, page| is_known(page));
         self.forget_areas();
     }

@@ -4,6 +4,7 @@ use crate::chance::{Rate, Stream};
 use crate::program::Mix;
 use crate::scheduler::Rates;
 use crate::threads::Disturbances;
+use crate::world::MAX_SLOTS;
 use ebb_tree::{Codec, Zstd};
 
 /// A swap device.
@@ -63,6 +64,7 @@ impl Plan {
         let codec = codec(stream);
         let devices = devices(stream, codec);
         let noise = noise(stream, &devices);
+        let roomy = Stream::new(seed, 0x4009).percent(40);
         let mut sometimes = |percent: usize, most: u32| -> Rate {
             match !swarm && most < 4096 || stream.percent(percent) {
                 true => 1 + stream.below(most as usize) as Rate,
@@ -100,6 +102,13 @@ impl Plan {
             ..mix
         };
         let kill_child = one_of(stream, 70, 64, 7);
+        let (devices, mix) = match roomy {
+            true => (
+                vec![with_room(seed, processes(&mix) * mix.most)],
+                Mix { removals: 0, ..mix },
+            ),
+            false => (devices, mix),
+        };
         let rates = Rates {
             signal: one_of(stream, 30, 16, 7),
             ..rates
@@ -121,16 +130,24 @@ impl Plan {
         }
     }
 
-    /// Whether a program may be ended for want of memory: its memory may not fit, or pages are refused, or devices fail.
+    /// Whether a program may be ended for want of memory: its memory may not fit, or devices fail. A page that the system refuses
+    /// now and then is asked for again.
     pub fn may_run_out(&self) -> bool {
         let room: usize = self.devices.iter().map(|d| d.slots).sum();
         let fails = self.devices.iter().any(|d| !d.faults.is_empty());
-        // Noise does not compress. Two children may copy what their parent has, and each has children of its own.
-        let processes = if self.mix.forks > 0 { 6 } else { 2 };
-        // The memory of a former program goes a moment later.
-        let processes = processes << usize::from(self.mix.execs > 0);
+        let processes = processes(&self.mix);
         let goes = self.mix.removals > 0;
-        fails || goes || self.disturbances.no_page > 0 || room < processes * self.mix.most
+        fails || goes || room < processes * self.mix.most
+    }
+
+    /// Steps after which nothing goes wrong any more, and all that waits has to come soon; 0: there is no such time. Not where
+    /// a program may wait for its end for want of memory, or for what was killed.
+    pub fn quiet_after(&self) -> u64 {
+        let stream = &mut Stream::new(self.seed, 0x9e1e);
+        match !self.may_run_out() && self.kill == 0 && self.kill_child == 0 && stream.percent(70) {
+            true => [2_000, 8_000, 30_000, 100_000][stream.below(4)],
+            false => 0,
+        }
     }
 
     /// Whether pages may be lost.
@@ -141,6 +158,23 @@ impl Plan {
                 .any(|f| d.faults.contains(f))
         };
         self.devices.iter().any(loses)
+    }
+}
+
+/// Processes that may have a program's memory at a time. Two children may copy what their parent has, and each has children of
+/// its own. The memory of a former program goes a moment later.
+fn processes(mix: &Mix) -> usize {
+    let processes = if mix.forks > 0 { 6 } else { 2 };
+    processes << usize::from(mix.execs > 0)
+}
+
+/// A device that takes all of so many pages, if there is one so large, and does not fail. Noise does not compress.
+fn with_room(seed: u64, pages: usize) -> DevicePlan {
+    let stream = &mut Stream::new(seed, 0x4009);
+    DevicePlan {
+        slots: pages.next_multiple_of(CLUSTER).min(MAX_SLOTS),
+        latency: [0, 20_000, 200_000][stream.below(3)],
+        faults: String::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A simulated process: its pager, and how it begins, forks, becomes another program and ends.
 
+use crate::agreement;
 use crate::host;
 use crate::life::{become_another, kill_program, others_are_gone, this};
 use crate::scheduler::{scheduler, world};
@@ -112,7 +113,9 @@ pub fn check() {
     let Some((here, member)) = image().and_then(|t| Some((t, t.member.get()?))) else {
         return;
     };
-    here.pager.check();
+    if here.pager.check() {
+        agreement::check();
+    }
     let (charged, limit) = (member.charged(), member.limit());
     if charged > limit + slack(limit) {
         world().fail(&format!("{charged} pages are charged, of {limit}"));
@@ -240,6 +243,7 @@ pub fn exec() {
     let image = become_another();
     scheduler().become_image(image);
     me.state.set(State::Ready);
+    agreement::forget();
     let new = IMAGES[usize::from(image)].get_or_init(|| This {
         pager: Simulated::new(MemoryKernel::of_image(old.pager.kernel().threads, image)),
         member: OnceLock::new(),
@@ -366,6 +370,7 @@ pub fn fork() -> Option<bool> {
         // Former programs are the parent's.
         CLEARED.store((1 << scheduler().image()) - 1, SeqCst);
         here().forked.set(true);
+        agreement::forget();
         host::limit_time();
         scheduler().become_child(free as u8, from, to);
         scheduler().mask_signals(true);

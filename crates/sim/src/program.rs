@@ -6,7 +6,7 @@
 use crate::chance::Stream;
 use crate::content::Content;
 use crate::life;
-use crate::memory::{Expected, MemoryModel, PLAIN, Run, each};
+use crate::memory::{Comes, Expected, MemoryModel, PLAIN, Run, each};
 use crate::process::{self, may_lose, pager};
 use crate::scheduler::{scheduler, world};
 use crate::trace::What;
@@ -163,8 +163,19 @@ fn is_there(at: usize) -> bool {
 enum May {
     /// This.
     Find(Expected),
-    /// What was there, zeros, or nothing: another thread's call is about it.
-    FindAny,
+    /// What another thread's call leaves there for now, and what may come of it. None: nothing is known of it.
+    FindAny(Option<Expected>),
+}
+
+impl May {
+    /// Whether a page may hold this.
+    fn hold(&self, bytes: &[u8; PAGE]) -> bool {
+        match self {
+            May::Find(page) => page.content.is(bytes),
+            May::FindAny(None) => true,
+            May::FindAny(Some(page)) => page.meanwhile(bytes),
+        }
+    }
 }
 
 struct ProgramThread {
@@ -187,7 +198,7 @@ impl ProgramThread {
             program.done.set(done + 1);
             (program.mix.get(), left, done)
         });
-        if left == 0 {
+        if left == 0 || world().enough.get() != 0 {
             return false;
         }
         scheduler().begins();
@@ -254,7 +265,7 @@ impl ProgramThread {
             scheduler().step("touch", [at as u64, u64::from(write.is_some())]);
             let may = match memory(|memory| memory.get(at)) {
                 Some(page) if page.claimed == 0 || page.claimed == self.id => May::Find(page),
-                _ => May::FindAny,
+                page => May::FindAny(page),
             };
             let writes = match (&may, write) {
                 (May::Find(page), Some(content)) if page.prot & libc::PROT_WRITE != 0 => {
@@ -268,8 +279,7 @@ impl ProgramThread {
                 .access(self.id, at, writes.is_some(), |frame| {
                     match (writes, &may) {
                         (Some(content), _) => content.fill(frame.own()),
-                        (None, May::Find(page)) => found = page.content.is(frame.bytes()),
-                        (None, May::FindAny) => {}
+                        (None, may) => found = may.hold(frame.bytes()),
                     }
                 });
             match (touched, may) {
@@ -278,13 +288,21 @@ impl ProgramThread {
                     self.fail(format!("{at:#x} is locked, and has left: {page:?}"))
                 }
                 (Err(Stop::Waits), _) => {
-                    scheduler().wait(Key::Page(self.id), None);
+                    // A signal ends the wait, and the page is asked for again once it was handled.
+                    if scheduler().is_signalled() {
+                        pager().kernel().interrupt(self.id);
+                        scheduler().signal();
+                    } else {
+                        scheduler().wait(Key::Page(self.id), None);
+                    }
                     continue;
                 }
                 (Ok(()), May::Find(_)) if let Some(content) = writes => {
                     memory(|memory| memory.change(at, |page| page.content = content));
                 }
-                (Ok(()), May::Find(page)) if !found => self.differs(at, page),
+                (Ok(()), May::Find(page) | May::FindAny(Some(page))) if !found => {
+                    self.differs(at, page)
+                }
                 (Err(Stop::Unmapped), May::Find(page)) if page.prot & libc::PROT_READ != 0 => {
                     self.fail(format!("{at:#x} is not there, and should be {page:?}"))
                 }
@@ -306,10 +324,7 @@ impl ProgramThread {
         let _ = pager().kernel().access(self.id, at, false, |frame| {
             is.copy_from_slice(&frame.bytes()[..16])
         });
-        self.fail(format!(
-            "{at:#x} holds {is:02x?}.. and should hold {:?}",
-            page.content
-        ))
+        self.fail(format!("{at:#x} holds {is:02x?}.. and should be {page:?}"))
     }
 
     fn map(&mut self, most: usize) {
@@ -346,7 +361,8 @@ impl ProgramThread {
             15..22 => self.map_over(run, first),
             22..26 => self.map_behind(run),
             _ if first.behind => {}
-            26..50 => self.drop_content(run),
+            26..42 => self.drop_content(run),
+            42..50 => self.advise(run, first),
             50..68 => self.protect(run),
             68..90 => self.remap(run, first),
             _ => self.lock(run, first),
@@ -356,6 +372,7 @@ impl ProgramThread {
 
     fn unmap(&mut self, run: Run) {
         scheduler().begins();
+        memory(|memory| memory.change_all(run, |page| page.comes = Comes::Any));
         // SAFETY: as above.
         match unsafe { pager().munmap(run.0, run.1 * PAGE) } {
             Ok(()) => memory(|memory| memory.remove(run, self.id)),
@@ -407,6 +424,34 @@ impl ProgramThread {
         match unsafe { pager().madvise(run.0, run.1 * PAGE, libc::MADV_DONTNEED) } {
             Ok(()) => memory(|memory| memory.change_all(run, |page| page.content = Content::Zero)),
             Err(error) => self.fail(format!("madvise: {error}")),
+        }
+    }
+
+    /// Advice that changes no content here, and perhaps the part that a child has.
+    fn advise(&mut self, run: Run, first: Expected) {
+        let all = [
+            libc::MADV_POPULATE_WRITE,
+            libc::MADV_COLD,
+            libc::MADV_PAGEOUT,
+            libc::MADV_WILLNEED,
+            libc::MADV_DONTFORK,
+            libc::MADV_DOFORK,
+            libc::MADV_WIPEONFORK,
+            libc::MADV_KEEPONFORK,
+        ];
+        let advice = all[self.stream.below(all.len())];
+        let populates = advice == libc::MADV_POPULATE_WRITE;
+        if populates && first.prot & libc::PROT_WRITE == 0 {
+            return;
+        }
+        // SAFETY: as above.
+        match unsafe { pager().madvise(run.0, run.1 * PAGE, advice) } {
+            Ok(()) => memory(|memory| {
+                memory.change_all(run, |page| page.in_child.follow(advice));
+            }),
+            // A page of it was lost.
+            Err(_) if populates && may_lose() => {}
+            Err(error) => self.fail(format!("madvise {advice}: {error}")),
         }
     }
 
@@ -476,6 +521,13 @@ impl ProgramThread {
         let pages: Vec<_> = each((run.0, kept))
             .map(|at| memory(|m| m.get(at)))
             .collect();
+        memory(|memory| {
+            memory.change_all(run, |page| page.comes = Comes::Any);
+            for (at, page) in each((to, kept)).zip(&pages) {
+                let coming = page.map_or(Comes::Any, |page| Comes::This(page.content));
+                memory.change(at, |page| page.comes = coming);
+            }
+        });
         // SAFETY: as above.
         let moved = unsafe { pager().mremap(run.0, run.1 * PAGE, len * PAGE, flags, to) };
         match moved {
@@ -490,16 +542,19 @@ impl ProgramThread {
                     memory.add((new, len), page);
                     for (at, page) in each((new, kept)).zip(pages) {
                         let page = page.expect("claimed pages stay");
-                        memory.change(at, |to| to.content = page.content);
+                        memory.change(at, |to| {
+                            (to.content, to.in_child) = (page.content, page.in_child)
+                        });
                     }
                     memory.let_go((new, len), self.id);
                 });
             }
             Err(libc::ENOMEM | libc::EFAULT | libc::EINVAL) => {
+                // What was to be replaced may be gone all the same.
                 if let Some(target) = target {
-                    // It may be gone all the same.
                     self.unmap(target);
                 }
+                memory(|memory| memory.change_all(run, |page| page.comes = Comes::Nothing));
             }
             Err(error) => self.fail(format!("mremap: {error}")),
         }

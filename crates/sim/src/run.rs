@@ -1,6 +1,6 @@
 //! One run, in a process of the host that has begun for it.
 
-use crate::device::SimStore;
+use crate::device::{Failing, SimStore};
 use crate::life;
 use crate::plan::Plan;
 use crate::process::{self, Joining, Setting};
@@ -8,6 +8,7 @@ use crate::program;
 use crate::scheduler::{self, OVER, scheduler};
 use crate::supervisor;
 use crate::threads::SimThreads;
+use crate::trace::What;
 use crate::vfork;
 use crate::world::{Outcome, Role, Shared, State, World};
 use ebb_engine::env::Store;
@@ -30,6 +31,9 @@ const LONGEST: u64 = 1_500_000_000_000;
 /// run would take as long as a hundred others.
 const ENOUGH: u64 = 200_000;
 const SLOW: u64 = 2_000_000_000;
+/// Nanoseconds in which each touch and each call comes to its end once nothing goes wrong any more. Less than all timers that
+/// help where somebody was not woken, which would hide that.
+const QUIET_PATIENCE: u64 = 6_000_000_000;
 /// Steps of one that is, once each touch and each call has come to its end that was begun by then.
 const LONG: u64 = 200_000;
 /// Processes that are killed in a run, at most.
@@ -71,6 +75,7 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
     scheduler().handle_signals(program::handle_signal);
     world.kill_child.set(plan.kill_child);
     world.bound.set(BOUND);
+    world.quiet_after.set(plan.quiet_after());
     world.kill.set(plan.kill);
     let mut first = 0;
     let mut devices = DEVICES.lock().expect("no panic is survived");
@@ -79,7 +84,7 @@ pub fn run(shared: &'static Shared, plan: &Plan) {
         first += device.slots;
         let store = SimStore::new(slots, device.latency);
         let faults: Faults = device.faults.parse().expect("faults by their names");
-        devices.push(Arc::new(FaultyStore::new(store, faults)));
+        devices.push(Arc::new(Failing(FaultyStore::new(store, faults))));
     }
     drop(devices);
     let config = Config {
@@ -157,6 +162,22 @@ impl World {
         self.any_waits_since(self.now.get().saturating_sub(PATIENCE))
     }
 
+    /// Whether one waits too long though nothing goes wrong any more.
+    fn any_starves_in_quiet(&self) -> bool {
+        let moment = self.now.get().saturating_sub(QUIET_PATIENCE);
+        let quiet = (1..moment).contains(&self.quiet_since.get());
+        quiet && self.any_waits_since(moment)
+    }
+
+    /// Nothing goes wrong any more, if it is time for that.
+    fn become_quiet(&self) {
+        let due = (1..self.steps.get()).contains(&self.quiet_after.get());
+        if due && self.quiet_since.get() == 0 {
+            self.quiet_since.set(self.now.get());
+            self.note(What::Do, "quiet", [0, 0]);
+        }
+    }
+
     /// Whether the run has been long enough.
     fn is_enough(&self) -> bool {
         let long = self.steps.get() > LONG;
@@ -184,24 +205,30 @@ impl World {
 /// Looks at everything that must hold between two steps.
 fn oracle(world: &World) {
     let late = world.steps.get() > world.bound.get() || world.now.get() > LONGEST;
-    if late || world.switches.get().is_multiple_of(LOOKED) && world.any_starves() {
+    world.become_quiet();
+    let looks = world.switches.get().is_multiple_of(LOOKED);
+    if late || looks && (world.any_starves() || world.any_starves_in_quiet()) {
         world.fail(&format!("it does not end:\n{}", world.stand()));
         return;
     }
-    if world.killed.get() < MAX_KILLED && world.strikes(world.kill.get()) {
+    if world.killed.get() < MAX_KILLED && world.goes_wrong(world.kill.get()) {
         life::kill_any();
         return;
     }
-    if world.switches.get().is_multiple_of(LOOKED) {
+    if looks {
         life::kill_left_over();
     }
     let more = world.children_killed.get() < MAX_CHILDREN_KILLED;
-    if more && world.children.get() > 0 && world.strikes(world.kill_child.get()) {
+    if more && world.children.get() > 0 && world.goes_wrong(world.kill_child.get()) {
         vfork::kill_child();
     }
     life::let_killed_end();
     process::clear_formers();
-    if world.is_enough() {
+    if world.enough.get() == 0 && world.is_enough() {
+        // Programs end by themselves, and see what is left.
+        world.enough.set(world.steps.get() + LONG);
+    }
+    if (1..world.steps.get()).contains(&world.enough.get()) {
         world.outcome.set(Outcome::Good);
         return;
     }

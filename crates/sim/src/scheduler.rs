@@ -276,10 +276,15 @@ impl Scheduler {
         if self.inside.get() && world.strikes(rate) {
             self.pause(call);
         }
-        let signal = self.rates.get().signal;
-        if self.inside.get() && signal > 0 && self.takes_signals() && world.strikes(signal) {
+        if self.is_signalled() {
             self.signal();
         }
+    }
+
+    /// Whether the running thread gets a signal now.
+    pub fn is_signalled(&self) -> bool {
+        let signal = self.rates.get().signal;
+        self.inside.get() && signal > 0 && self.takes_signals() && self.world.strikes(signal)
     }
 
     /// Threads of programs handle signals so.
@@ -295,7 +300,7 @@ impl Scheduler {
     }
 
     /// A signal: the running thread handles it, and gets no other meanwhile.
-    fn signal(&self) {
+    pub fn signal(&self) {
         self.world.note(What::Do, "signal", [0, 0]);
         self.mask_signals(true);
         self.handler.get().iter().for_each(|handler| handler());

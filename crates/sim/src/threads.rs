@@ -173,7 +173,7 @@ impl Threads for SimThreads {
         world().note(What::Answer, name_of(call), [answer, 0]);
     }
     fn strikes(&self, disturbance: Disturbance, call: Call) -> bool {
-        let strikes = world().strikes(self.disturbances.rate(disturbance));
+        let strikes = world().goes_wrong(self.disturbances.rate(disturbance));
         if strikes {
             // Faults in another order are nothing that is done again, and come all the time.
             if disturbance != Disturbance::Order {

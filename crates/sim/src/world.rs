@@ -185,6 +185,12 @@ pub struct World {
     pub tense: Cell<u32>,
     /// Flag: faults are over: all has to end now.
     pub calm: Cell<bool>,
+    /// Steps after which nothing fails and nobody is killed any more; 0: something may all the time.
+    pub quiet_after: Cell<u64>,
+    /// The moment since which it is so; 0: not yet.
+    pub quiet_since: Cell<u64>,
+    /// Steps after which programs end, as the run was long enough; 0: not yet known.
+    pub enough: Cell<u64>,
     /// The number of steps by which all has to have ended; 0: not yet known.
     pub bound: Cell<u64>,
     /// The number of the next thread.
