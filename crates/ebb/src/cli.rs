@@ -18,8 +18,8 @@ Examples:
   ebb doctor                                   does it work on this machine?
 
 Exit status of `ebb run`: that of COMMAND; 125 if ebb failed, 126 if COMMAND cannot be
-executed, 127 if it was not found, 128+N if signal N ended it: ebb ends by the same signal,
-which shells show so, but for SIGKILL.
+executed, 127 if it was not found, 128+N if signal N ended it. ebb ends by the same signal,
+except that SIGKILL gives status 137.
 
 Defaults of --memory, --swap and --pool: the variables EBB_MEMORY, EBB_SWAP (SPECs with \";\"
 between them) and EBB_POOL, then ~/.config/ebb.toml:
@@ -242,8 +242,8 @@ pub struct PoolLimits {
     #[arg(long = "pool-max", value_name = "SIZE")]
     pub max: Option<String>,
 
-    /// Pages leave the pool in the background when it is filled a percent above this, until it is
-    /// filled to this percentage of its limit: 1 to 99
+    /// Background writeback starts one percent above this fill of the pool's limit, and stops at
+    /// it: 1 to 99
     ///
     /// 90 if it is left out.
     #[arg(long, value_name = "PERCENT")]

@@ -1,5 +1,5 @@
-//! Capture: pages whose turn it is leave the program for a bay of the staging area. Those that have
-//! clean copies (`clean`) are swapped out with that.
+//! Capture: pages whose turn it is leave the program for a bay of the staging area. Those with
+//! clean copies wait there with their entry (`clean`).
 //!
 //! It is a move: after it the program cannot write the page, and nothing was copied. A page that is pinned (a
 //! transfer into it may be under way) or shared refuses and stays. One that is only referred to does not

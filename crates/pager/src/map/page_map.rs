@@ -11,9 +11,9 @@
 //!     +---- any           |  +---------- Loading <---- touch ------------ Swapped
 //! ```
 //!
-//! A page with a clean copy goes from `Resident` to `Swapped` at once (`clean`). `Loading` and `Storing` are the
-//! transit states: a thread of ours owns the page and works on it without the lock. All others wait for the transit
-//! to end.
+//! A page with a clean copy is staged with its entry, and becomes `Swapped` again without being stored (`clean`).
+//! `Loading` and `Storing` are the transit states: a thread of ours owns the page and works on it without the lock.
+//! All others wait for the transit to end.
 //!
 //! The map is plain data under the pager's lock. It allocates one `Chunk` for each 2 MiB first touched. One whose pages
 //! are all untouched again is *idle*. When more are idle than not, all of them go, with tables that are empty then
