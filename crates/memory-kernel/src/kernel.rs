@@ -38,6 +38,16 @@ pub struct MemoryKernel<T: Threads> {
     children: Mutex<Vec<PageTables>>,
 }
 
+/// Advice that is an attribute of a mapping.
+const SPLITTING: [i32; 6] = [
+    libc::MADV_RANDOM,
+    libc::MADV_NORMAL,
+    libc::MADV_DONTFORK,
+    libc::MADV_DOFORK,
+    libc::MADV_WIPEONFORK,
+    libc::MADV_KEEPONFORK,
+];
+
 type Done = (usize, Result<(), Errno>);
 
 impl<T: Threads> MemoryKernel<T> {
@@ -67,6 +77,20 @@ impl<T: Threads> MemoryKernel<T> {
     fn called(&self, call: Call, start: usize, len: usize) -> MutexGuard<'_, PageTables> {
         self.threads.switch(call, [start as u64, len as u64]);
         self.lock()
+    }
+
+    /// The same of a call that may split a mapping: the process may have no more of them.
+    fn splits(
+        &self,
+        call: Call,
+        start: usize,
+        len: usize,
+    ) -> Result<MutexGuard<'_, PageTables>, Errno> {
+        let tables = self.called(call, start, len);
+        match tables.splits(start, len) && self.threads.strikes(Disturbance::NoMapping, call) {
+            true => Err(Errno(libc::ENOMEM)),
+            false => Ok(tables),
+        }
     }
 
     fn tell(&self, woken: Vec<u32>) {
@@ -538,7 +562,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         true
     }
     fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
-        let mut tables = self.called(Call::Register, start, len);
+        let mut tables = self.splits(Call::Register, start, len)?;
         if !tables.all(start, len, |_| true) {
             return Err(Errno(libc::EINVAL));
         }
@@ -671,7 +695,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         Ok(start)
     }
     unsafe fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        self.called(Call::Munmap, addr, len).free(addr, len);
+        self.splits(Call::Munmap, addr, len)?.free(addr, len);
         Ok(())
     }
     unsafe fn mremap(
@@ -741,7 +765,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         Ok(to)
     }
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
-        let mut tables = self.called(Call::Mprotect, addr, len);
+        let mut tables = self.splits(Call::Mprotect, addr, len)?;
         // What lies before a hole changes all the same.
         let hole = pages_of(addr, len).find(|at| tables.mappings.get(*at).is_none());
         let changed = hole.map_or(len, |at| at - addr);
@@ -749,7 +773,10 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         hole.map_or(Ok(()), |_| Err(Errno(libc::ENOMEM)))
     }
     unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
-        let mut tables = self.called(Call::Madvise, addr, len);
+        let mut tables = match SPLITTING.contains(&advice) {
+            true => self.splits(Call::Madvise, addr, len)?,
+            false => self.called(Call::Madvise, addr, len),
+        };
         if page_up(len) < len {
             return Err(Errno(libc::EINVAL));
         }
@@ -824,8 +851,8 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         tables.heap_end
     }
     fn mlock(&self, addr: usize, len: usize, flags: i32) -> Result<(), Errno> {
-        let mut tables = self.called(Call::Mlock, addr, len);
         let (start, len) = (addr & !(PAGE - 1), page_up(addr % PAGE + len));
+        let mut tables = self.splits(Call::Mlock, start, len)?;
         tables.change(start, len, |m| (m.locked, m.on_fault) = (true, flags != 0));
         let whole = tables.all(start, len, |_| true);
         drop(tables);

@@ -221,6 +221,15 @@ impl PageTables {
             && all.all(|(_, mapping)| Some(mapping) == first)
     }
 
+    /// Whether a call about an area alone splits a mapping.
+    pub fn splits(&self, start: usize, len: usize) -> bool {
+        let inside = |at: usize| {
+            let (before, after) = (self.mappings.get(at - PAGE), self.mappings.get(at));
+            before.is_some() && before == after
+        };
+        inside(start) || inside(start + page_up(len))
+    }
+
     /// The number of pages of an area that are mapped.
     pub fn mapped(&self, start: usize, len: usize) -> usize {
         self.mappings.range(start..start + page_up(len)).count()

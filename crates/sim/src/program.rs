@@ -12,6 +12,7 @@ use crate::scheduler::{scheduler, world};
 use crate::trace::What;
 use crate::vfork;
 use crate::world::{Key, Role};
+use ebb_memory_kernel::page_tables::Mapping;
 use ebb_memory_kernel::{PAGE, Stop};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -376,8 +377,17 @@ impl ProgramThread {
         // SAFETY: as above.
         match unsafe { pager().munmap(run.0, run.1 * PAGE) } {
             Ok(()) => memory(|memory| memory.remove(run, self.id)),
+            // All is as it was.
+            Err(libc::ENOMEM) => {
+                memory(|memory| memory.change_all(run, |page| page.comes = Comes::Nothing));
+            }
             Err(error) => self.fail(format!("munmap: {error}")),
         }
+    }
+
+    /// Whether it has claimed a page of these.
+    fn has_any(&self, run: Run) -> bool {
+        memory(|memory| each(run).any(|at| memory.get(at).is_some_and(|p| p.claimed == self.id)))
     }
 
     fn map_over(&mut self, run: Run, first: Expected) {
@@ -440,6 +450,7 @@ impl ProgramThread {
             libc::MADV_KEEPONFORK,
         ];
         let advice = all[self.stream.below(all.len())];
+        world().note(What::Do, "advice", [advice as u64, run.1 as u64]);
         let populates = advice == libc::MADV_POPULATE_WRITE;
         if populates && first.prot & libc::PROT_WRITE == 0 {
             return;
@@ -451,6 +462,7 @@ impl ProgramThread {
             }),
             // A page of it was lost.
             Err(_) if populates && may_lose() => {}
+            Err(libc::ENOMEM) if !populates => {}
             Err(error) => self.fail(format!("madvise {advice}: {error}")),
         }
     }
@@ -467,7 +479,28 @@ impl ProgramThread {
         // SAFETY: as above.
         match unsafe { pager().mprotect(run.0, run.1 * PAGE, prot) } {
             Ok(()) => memory(|memory| memory.change_all(run, |page| page.prot = prot)),
+            Err(libc::ENOMEM) => self.follow_kernel(run, |page, mapping| {
+                let known = [page.prot, prot].contains(&mapping.prot);
+                page.prot = mapping.prot;
+                known
+            }),
             Err(error) => self.fail(format!("mprotect: {error}")),
+        }
+    }
+
+    /// A call was done in part: takes over what the kernel has of it. `take` says whether that can be.
+    fn follow_kernel(&self, run: Run, take: impl Fn(&mut Expected, &Mapping) -> bool) {
+        for at in each(run) {
+            let mapping = pager()
+                .kernel()
+                .tables(|tables| tables.mappings.get(at).copied());
+            let mut good = false;
+            memory(|memory| {
+                memory.change(at, |page| good = mapping.is_some_and(|m| take(page, &m)));
+            });
+            if !good {
+                self.fail(format!("{at:#x} is {mapping:?} after a call that failed"));
+            }
         }
     }
 
@@ -484,6 +517,10 @@ impl ProgramThread {
             Ok(()) => memory(|memory| memory.change_all(run, |page| page.locked = true)),
             // A page of it was lost.
             Err(_) if may_lose() => self.unlock(run),
+            Err(libc::ENOMEM) => self.follow_kernel(run, |page, mapping| {
+                page.locked = mapping.locked;
+                true
+            }),
             Err(error) => self.fail(format!("mlock: {error}")),
         }
     }
@@ -528,15 +565,20 @@ impl ProgramThread {
                 memory.change(at, |page| page.comes = coming);
             }
         });
+        world().note(What::Do, "remap", [to as u64, len as u64]);
         // SAFETY: as above.
         let moved = unsafe { pager().mremap(run.0, run.1 * PAGE, len * PAGE, flags, to) };
         match moved {
             Ok(new) => {
+                world().note(What::Do, "remapped", [new as u64, len as u64]);
                 memory(|memory| {
                     memory.remove(run, self.id);
+                    // What grows is like the last.
+                    let last = pages.last().copied().flatten();
                     let page = Expected {
                         content: Content::Zero,
                         claimed: self.id,
+                        in_child: last.map_or(first.in_child, |page| page.in_child),
                         ..first
                     };
                     memory.add((new, len), page);
@@ -551,7 +593,7 @@ impl ProgramThread {
             }
             Err(libc::ENOMEM | libc::EFAULT | libc::EINVAL) => {
                 // What was to be replaced may be gone all the same.
-                if let Some(target) = target {
+                while let Some(target) = target.filter(|target| self.has_any(*target)) {
                     self.unmap(target);
                 }
                 memory(|memory| memory.change_all(run, |page| page.comes = Comes::Nothing));
@@ -630,13 +672,17 @@ impl ProgramThread {
         for run in process::mapped() {
             // In a forked child, calls of other threads were under way: what they mapped is its own as well.
             if memory(|memory| memory.get(run.0).is_none()) {
+                // The system may refuse it for a while.
                 // SAFETY: as above.
-                let _ = unsafe { pager().munmap(run.0, run.1 * PAGE) };
+                while unsafe { pager().munmap(run.0, run.1 * PAGE) } == Err(libc::ENOMEM) {}
             }
         }
-        for run in memory(|memory| memory.runs()) {
-            memory(|memory| memory.claim(run, self.id));
-            self.unmap(run);
+        // The system may refuse it for a while.
+        while memory(|memory| memory.count()) > 0 {
+            for run in memory(|memory| memory.runs()) {
+                memory(|memory| memory.claim(run, self.id));
+                self.unmap(run);
+            }
         }
         process::leaves_nothing(with(|program| program.behind.get()));
         life::kill_program();

@@ -137,8 +137,8 @@ impl<K: Kernel> Pager<K> {
             return (Err(errno(e)), None);
         }
         let (moved, begun) = match (call(old_len), of_one_mapping(&state.ranges, source)) {
-            (Err(Errno(libc::EFAULT)), Some(protection)) => {
-                let mut pieces = Pieces::new(self, protection, source, bytes, flags, target.0);
+            (Err(Errno(libc::EFAULT)), Some(like)) => {
+                let mut pieces = Pieces::new(self, like, source, bytes, flags, target.0);
                 (pieces.remap(), pieces.begun)
             }
             (moved, _) => (moved, false),

@@ -10,9 +10,9 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
 
-/// The protection of memory that a program knows as one mapping: all of it is managed, and alike but for what the pager
+/// The attributes of memory that a program knows as one mapping: all of it is managed, and alike but for what the pager
 /// alone knows.
-pub fn of_one_mapping(ranges: &Ranges, (start, end): (usize, usize)) -> Option<i32> {
+pub fn of_one_mapping(ranges: &Ranges, (start, end): (usize, usize)) -> Option<Attributes> {
     let known = |a: Attributes| (a.protection, a.locked, a.in_child);
     let first = ranges.find(start).filter(|_| start < end)?.attributes;
     let mut at = start;
@@ -22,7 +22,7 @@ pub fn of_one_mapping(ranges: &Ranges, (start, end): (usize, usize)) -> Option<i
         }
         at = range.end;
     }
-    (at == end).then_some(first.protection)
+    (at == end).then_some(first)
 }
 
 /// The first registered part of `at..end`, be it several ranges.
@@ -48,16 +48,17 @@ pub struct Pieces<'a, K: Kernel> {
     flags: i32,
     /// The place where it is to be, with MREMAP_FIXED.
     target: usize,
-    protection: i32,
+    /// The attributes of all of it.
+    like: Attributes,
     /// Flag: something was mapped or moved.
     pub begun: bool,
 }
 
 impl<'a, K: Kernel> Pieces<'a, K> {
-    /// A call as the program made it, about memory of this `protection`.
+    /// A call as the program made it, about memory of these attributes.
     pub fn new(
         pager: &'a Pager<K>,
-        protection: i32,
+        like: Attributes,
         (old, end): (usize, usize),
         new_len: usize,
         flags: i32,
@@ -70,7 +71,7 @@ impl<'a, K: Kernel> Pieces<'a, K> {
             new_len,
             flags,
             target,
-            protection,
+            like,
             begun: false,
         }
     }
@@ -124,12 +125,19 @@ impl<'a, K: Kernel> Pieces<'a, K> {
     /// Maps memory as this is.
     fn map(&self, at: usize, len: usize, how: i32) -> Result<usize, Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | how;
+        let (kernel, prot) = (&self.pager.kernel, self.like.protection);
         // SAFETY: what lies there is the program's to replace, where anything is replaced.
-        unsafe {
-            self.pager
-                .kernel
-                .mmap(at, len, self.protection, flags, -1, 0)
+        let start = unsafe { kernel.mmap(at, len, prot, flags, -1, 0)? };
+        if self.like.in_child.wiped {
+            // SAFETY: advice on memory that nobody knows of yet.
+            let advised = unsafe { kernel.madvise(start, len, libc::MADV_WIPEONFORK) };
+            if let Err(error) = advised {
+                // SAFETY: the same memory.
+                let _ = unsafe { kernel.munmap(start, len) };
+                return Err(error);
+            }
         }
+        Ok(start)
     }
 
     /// Moves all of it to where the kernel has room.
@@ -270,7 +278,7 @@ mod tests {
             new_len: new_pages * PAGE_SIZE,
             flags,
             target,
-            protection: PLAIN,
+            like: Attributes::mapped(PLAIN),
             begun: false,
         }
     }
@@ -289,7 +297,8 @@ mod tests {
         let area = (8 * PAGE_SIZE, 16 * PAGE_SIZE);
         ranges.insert(area.0, area.1, Attributes::mapped(PLAIN));
         ranges.change(area.0, area.0 + PAGE_SIZE, |a| a.pinned = true);
-        assert_eq!(of_one_mapping(&ranges, area), Some(PLAIN));
+        let whole = of_one_mapping(&ranges, area).map(|like| like.protection);
+        assert_eq!(whole, Some(PLAIN));
         assert_eq!(of_one_mapping(&ranges, (area.0, area.0)), None);
         assert_eq!(of_one_mapping(&ranges, (area.0, area.1 + PAGE_SIZE)), None);
         let mut locked = Ranges::new();
@@ -327,6 +336,24 @@ mod tests {
         assert_eq!(resized, Err(Errno(libc::EINVAL)));
         assert_eq!(pieces(moved, 4, 2, 0, 0).remap(), Ok(moved));
         holds(moved, &[1, 2]);
+    }
+
+    /// Forked children get zeros of what grows, too.
+    #[test]
+    fn what_grows_is_wiped_at_a_fork_as_the_rest_is() {
+        let start = several();
+        let mut grows = pieces(start, 8, 20, libc::MREMAP_MAYMOVE, 0);
+        grows.like.in_child.wiped = true;
+        let grown = grows.remap().unwrap();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let at = maps
+            .find(&format!("{grown:x}-"))
+            .expect("mapped at the start");
+        let flags = maps[at..]
+            .lines()
+            .find(|line| line.starts_with("VmFlags"))
+            .unwrap();
+        assert!(flags.split(' ').any(|flag| flag == "wf"), "{flags}");
     }
 
     #[test]
