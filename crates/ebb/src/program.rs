@@ -292,6 +292,22 @@ mod tests {
         );
         let glibc = b"/lib64/ld-linux-x86-64.so.2\0";
         assert_eq!(of("glibc", &header(2, native, glibc)), Kind::Managed);
+        // A program may bring a loader of its own. It names the versions that it has.
+        let loader = std::fs::read("/lib64/ld-linux-x86-64.so.2").unwrap();
+        let needed = b"GLIBC_2.34\0";
+        let at = loader.windows(needed.len()).position(|w| w == needed);
+        let mut old = loader.clone();
+        old[at.expect("a recent glibc") + 9] = b'3';
+        for (name, bytes, is_old) in [
+            ("ld-linux-new.so", &loader, false),
+            ("ld-linux-old.so", &old, true),
+        ] {
+            let path = scratch(name, bytes, 0o755);
+            let interpreter = [path.as_os_str().as_encoded_bytes(), b"\0"].concat();
+            let found = of("own-loader", &header(2, native, &interpreter));
+            let reason = matches!(found, Kind::Unmanaged(UnmanagedReason::OldLibc(_)));
+            assert_eq!(reason, is_old, "{name}: {found:?}");
+        }
         let damaged = scratch("damaged", &header(2, native, glibc)[..100], 0o755);
         assert_eq!(find(damaged.as_os_str(), None).unwrap_err().status(), 126);
     }

@@ -377,7 +377,8 @@ fn memory_moved_to_addresses_unmapped_without_libc() {
     }
 }
 
-/// Alternate stacks and threads' stacks of 8 KiB and more: two KiB more than libc takes, at most.
+/// Alternate stacks and threads' stacks of 8 KiB and more: two KiB more than libc takes, at most. An exec looks at the file that
+/// it is about, for which it has four.
 #[test]
 fn memory_calls_on_the_smallest_stacks() {
     if cannot_page() {
@@ -395,7 +396,9 @@ fn memory_calls_on_the_smallest_stacks() {
     assert!(!ours.is_empty() && ours.len() == libcs.len());
     for ((call, libc), (_, ours)) in libcs.iter().zip(&ours) {
         println!("{call}: {libc} bytes of stack by libc, {ours} by us");
-        assert!(ours <= &(libc + 2048), "{call}: {ours} of {libc}");
+        let looks = call.ends_with("exec") || call.ends_with("spawn");
+        let more = if looks { 4096 } else { 2048 };
+        assert!(ours <= &(libc + more), "{call}: {ours} of {libc}");
     }
 }
 

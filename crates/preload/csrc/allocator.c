@@ -328,7 +328,8 @@ void ebb_malloc_before_fork(void) {
   mi_process_init();
   mi_lock_t* locks[LOCK_COUNT];
   fork_locks(locks);
-  while (!try_all(locks)) { sched_yield(); }
+  // Not sched_yield: a real-time thread would leave nobody else its processor.
+  while (!try_all(locks)) { sleep_uncancelled(); }
 }
 
 // The thread that took the locks, or its copy in the child, releases them.

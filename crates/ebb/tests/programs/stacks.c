@@ -13,11 +13,13 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PAGE 4096
@@ -151,6 +153,34 @@ static void allocate_again(void)
 	free(block);
 }
 
+extern char **environ;
+
+static void must_succeed(pid_t child, const char *what)
+{
+	int status = -1;
+	must(child > 0 && waitpid(child, &status, 0) == child && status == 0, what);
+}
+
+/* A child of vfork uses this very stack. */
+static void execute(void)
+{
+	char *const arguments[] = { "stacks", "nothing", NULL };
+	pid_t child = vfork();
+	if (child == 0) {
+		execve("/proc/self/exe", arguments, environ);
+		_exit(127);
+	}
+	must_succeed(child, "vfork and execve");
+}
+
+static void spawn(void)
+{
+	char *const arguments[] = { "stacks", "nothing", NULL };
+	pid_t child = -1;
+	must(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0, "posix_spawn");
+	must_succeed(child, "posix_spawn");
+}
+
 static const struct call {
 	const char *name;
 	void (*make)(void);
@@ -169,6 +199,8 @@ static const struct call {
 	{ "madvise", advise },
 	{ "mlock", lock },
 	{ "sbrk", heap_end },
+	{ "exec", execute },
+	{ "spawn", spawn },
 };
 enum { CALLS = sizeof calls / sizeof calls[0] };
 
@@ -240,6 +272,8 @@ static void all(unsigned char *block, const char *when)
 
 int main(int argc, char **argv)
 {
+	if (argc > 1 && strcmp(argv[1], "nothing") == 0)
+		return 0;
 	size_t bytes = (argc > 1 ? strtoul(argv[1], NULL, 0) : 96) << 20;
 	/* Not from malloc, so that the first of it is on a small stack too. */
 	unsigned char *block = mmap(NULL, AROUND + LARGEST + AROUND, READ_WRITE, PRIVATE, -1, 0);

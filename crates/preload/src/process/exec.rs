@@ -402,11 +402,35 @@ unsafe fn with_environment(
     let Some(repair) = Repair::of(given, remembered, remembered.withholds(target)) else {
         return call(envp);
     };
-    if repair.words() <= STACK_WORDS {
-        let mut space = [ptr::null(); STACK_WORDS];
-        repair.write(given, remembered, &mut space);
-        return call(space.as_ptr());
+    match repair.words() <= STACK_WORDS {
+        true => with_words_on_stack(&repair, given, remembered, call),
+        false => with_words_in_map(&repair, given, remembered, call),
     }
+}
+
+/// The same, where an environment is repaired that has few variables.
+#[cold]
+#[inline(never)] // Whose environment is whole needs no room for one.
+fn with_words_on_stack(
+    repair: &Repair,
+    given: Environment,
+    remembered: &Remembered,
+    call: impl FnOnce(Strings) -> c_int,
+) -> c_int {
+    let mut space = [ptr::null(); STACK_WORDS];
+    repair.write(given, remembered, &mut space);
+    call(space.as_ptr())
+}
+
+/// The same, where it has many.
+#[cold]
+#[inline(never)]
+fn with_words_in_map(
+    repair: &Repair,
+    given: Environment,
+    remembered: &Remembered,
+    call: impl FnOnce(Strings) -> c_int,
+) -> c_int {
     let bytes = repair.words() * WORD;
     // SAFETY: a fresh map by the system call itself: neither libc's lock nor our hooks.
     let map = unsafe {

@@ -47,10 +47,8 @@ pub unsafe fn named(file: *const c_char, search: Search) -> Target {
     // SAFETY: by the caller's contract.
     let file = unsafe { CStr::from_ptr(file) };
     match search {
-        Search::At(from) => follow(from, file, MAX_SCRIPTS),
-        Search::Path if file.to_bytes().contains(&b'/') => {
-            follow(libc::AT_FDCWD, file, MAX_SCRIPTS)
-        }
+        Search::At(from) => follow(from, file),
+        Search::Path if file.to_bytes().contains(&b'/') => follow(libc::AT_FDCWD, file),
         Search::Path => searched(file),
     }
 }
@@ -63,10 +61,11 @@ pub fn open(file: c_int) -> Target {
     }
     // SAFETY: the caller's descriptor, which stays its own.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
-    judge(file, c"a program", MAX_SCRIPTS)
+    judge(file, c"a program")
 }
 
 /// The first in PATH that may be executed, as libc would find it.
+#[inline(never)] // Its buffer is on the stack where something is looked for, and not else.
 fn searched(file: &CStr) -> Target {
     // SAFETY: libc reads it in the same way, from the same thread.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
@@ -91,7 +90,7 @@ fn searched(file: &CStr) -> Target {
             // SAFETY: a string.
             && unsafe { libc::access(candidate.as_ptr(), libc::X_OK) } == 0
         {
-            return follow(libc::AT_FDCWD, candidate, MAX_SCRIPTS);
+            return follow(libc::AT_FDCWD, candidate);
         }
     }
     Target::Managed
@@ -106,9 +105,9 @@ fn is_file(path: &CStr) -> bool {
     }
 }
 
-fn follow(from: c_int, path: &CStr, scripts_left: usize) -> Target {
+fn follow(from: c_int, path: &CStr) -> Target {
     match opened(from, path) {
-        Ok(file) => judge(file.as_fd(), path, scripts_left),
+        Ok(file) => judge(file.as_fd(), path),
         Err(_) => Target::Managed,
     }
 }
@@ -134,17 +133,27 @@ pub fn can_be_read(file: &CStr) -> bool {
     )
 }
 
-fn judge(file: BorrowedFd<'_>, path: &CStr, scripts_left: usize) -> Target {
-    match program_kind(file) {
-        Ok(ProgramKind::Unmanaged(reason)) => {
-            Target::Unmanaged(ProgramPath::of(path.to_bytes()), reason)
-        }
-        Ok(ProgramKind::Script(interpreter)) if scripts_left > 0 => {
-            match CStr::from_bytes_until_nul(interpreter.with_null()) {
-                Ok(interpreter) => follow(libc::AT_FDCWD, interpreter, scripts_left - 1),
-                Err(_) => Target::Managed,
+/// The target of an open file. In a loop, as stacks may be small: each script names the next file.
+fn judge(file: BorrowedFd<'_>, path: &CStr) -> Target {
+    let (mut behind, mut interpreter): (Option<Descriptor>, _) = (None, None);
+    for _ in 0..=MAX_SCRIPTS {
+        match program_kind(behind.as_ref().map_or(file, AsFd::as_fd)) {
+            Ok(ProgramKind::Unmanaged(reason)) => {
+                let path = interpreter.unwrap_or_else(|| ProgramPath::of(path.to_bytes()));
+                return Target::Unmanaged(path, reason);
             }
+            Ok(ProgramKind::Script(next)) => {
+                let next = interpreter.insert(next);
+                let Ok(path) = CStr::from_bytes_until_nul(next.with_null()) else {
+                    break;
+                };
+                match opened(libc::AT_FDCWD, path) {
+                    Ok(file) => behind = Some(file),
+                    Err(_) => break,
+                }
+            }
+            _ => break,
         }
-        _ => Target::Managed,
     }
+    Target::Managed
 }

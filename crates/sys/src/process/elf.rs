@@ -4,10 +4,11 @@
 //! Reads into memory of its own, on the stack: it is asked in children of vfork too. Executes nothing, and
 //! follows no `#!` line: the caller does.
 
-use crate::kernel::file::read_up_to;
+use crate::kernel::file::{Descriptor, read_up_to};
 use crate::proc;
-use rustix::fs::Stat;
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -38,6 +39,8 @@ pub enum UnmanagedReason {
     Foreign,
     /// Another C library's loader, by its path.
     OtherLibc(ProgramPath),
+    /// A glibc that lacks symbols which the library needs, by its loader's path.
+    OldLibc(ProgramPath),
     /// Go maps its heap without the C library.
     Go,
     /// It starts where the library is not: under another root directory, or as a user who may not read it.
@@ -53,7 +56,7 @@ impl UnmanagedReason {
             UnmanagedReason::OtherLibc(loader) => {
                 !(named_for_glibc && loader.file_begins(b"ld-musl"))
             }
-            UnmanagedReason::Unreachable => true,
+            UnmanagedReason::OldLibc(_) | UnmanagedReason::Unreachable => true,
             _ => false,
         }
     }
@@ -70,6 +73,9 @@ impl fmt::Display for UnmanagedReason {
                 f.write_str("it is built for another processor or word size")
             }
             UnmanagedReason::OtherLibc(loader) => write!(f, "it uses another C library ({loader})"),
+            UnmanagedReason::OldLibc(loader) => {
+                write!(f, "it uses a glibc before 2.34 ({loader})")
+            }
             UnmanagedReason::Go => {
                 f.write_str("it is a Go program, which maps its memory without the C library")
             }
@@ -225,6 +231,7 @@ fn elf(file: BorrowedFd<'_>, head: &[u8]) -> Option<ProgramKind> {
         Some(loader) if !is_glibcs(loader) => {
             ProgramKind::Unmanaged(UnmanagedReason::OtherLibc(loader))
         }
+        Some(loader) if is_old(&loader) => ProgramKind::Unmanaged(UnmanagedReason::OldLibc(loader)),
         Some(_) if go => ProgramKind::Unmanaged(UnmanagedReason::Go),
         Some(_) => ProgramKind::Managed,
     })
@@ -247,6 +254,34 @@ fn part(file: BorrowedFd<'_>, head: &[u8], out: &mut [u8], offset: u64) -> Optio
 /// Whether a loader is glibc's, which may be started itself and then loads a program and the library.
 fn is_glibcs(loader: ProgramPath) -> bool {
     loader.file_begins(b"ld-linux") || loader.file_begins(b"ld-2.")
+}
+
+/// The system's own loader. With one that is too old, this library would not run itself.
+const SYSTEMS: &[u8] = b"/lib64/ld-linux-x86-64.so.2";
+
+/// The youngest version of glibc of which the library needs symbols. Its loader names each version that it has.
+const NEEDED: &[u8] = b"GLIBC_2.34\0";
+
+/// Whether a loader is that of a glibc before [`NEEDED`], as programs have that bring one. Not, where it cannot be looked at.
+#[inline(never)] // Its buffer is on the stack only where there is such a loader.
+fn is_old(loader: &ProgramPath) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let path = CStr::from_bytes_until_nul(loader.with_null());
+    let Some(path) = path.ok().filter(|path| path.to_bytes() != SYSTEMS) else {
+        return false;
+    };
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
+        return false;
+    };
+    let file = Descriptor::from(file);
+    let (mut part, mut at) = ([0; HEAD], 0);
+    loop {
+        match read_up_to(&file, &mut part, at) {
+            Ok(len) if part[..len].windows(NEEDED.len()).any(|w| w == NEEDED) => return false,
+            Ok(HEAD) => at += (HEAD - NEEDED.len()) as u64,
+            end => return end.is_ok(),
+        }
+    }
 }
 
 /// Where an open file is, links resolved.
