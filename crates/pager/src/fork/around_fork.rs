@@ -117,7 +117,7 @@ impl<K: Kernel> Pager<K> {
                 }
             }
         };
-        self.inherit(&locked, true);
+        self.fork.note_withheld(!self.inherit(&locked, true));
         // SAFETY: it is the state's lock.
         unsafe { self.hold_in_fork(locked, slot) };
         true
@@ -162,11 +162,12 @@ impl<K: Kernel> Pager<K> {
         Some((locked, slot))
     }
 
-    /// Lets a forked child have what is or was registered, or not. Memory that `mremap` has just moved is
-    /// registered no more, but would still be kept from children.
-    pub fn inherit(&'static self, locked: &Locked, on: bool) {
+    /// Lets a forked child have what is or was registered, or not; whether the kernel did so. Memory that `mremap` has just
+    /// moved is registered no more, but would still be kept from children. Ranges side by side are one call: they may be one
+    /// mapping, and the process may have no more of them.
+    pub fn inherit(&'static self, locked: &Locked, on: bool) -> bool {
         if self.process().is_none() {
-            return;
+            return true;
         }
         let advice = if on {
             libc::MADV_DOFORK
@@ -175,13 +176,18 @@ impl<K: Kernel> Pager<K> {
         };
         let concerned =
             |r: &Range| (on || r.attributes.registered) && !r.attributes.in_child.absent;
+        // SAFETY: advice that changes no content.
+        let advise =
+            |start, end| unsafe { self.kernel.madvise(start, end - start, advice) }.is_ok();
+        let (mut start, mut end, mut all) = (0, 0, true);
         for range in locked.ranges.all().filter(concerned) {
-            // SAFETY: advice that changes no content.
-            let _ = unsafe {
-                self.kernel
-                    .madvise(range.start, range.end - range.start, advice)
-            };
+            if range.start != end {
+                all &= start == end || advise(start, end);
+                start = range.start;
+            }
+            end = range.end;
         }
+        all & (start == end || advise(start, end))
     }
 
     /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
@@ -241,6 +247,12 @@ impl<K: Kernel> Pager<K> {
             }
             return;
         };
+        if self.fork.is_withheld() {
+            parent.fail(
+                "a forked child lacks memory of its parent's and is ended: the process has too many mappings; \
+                 raise vm.max_map_count",
+            );
+        }
         if let Err(e) = self.lifecycle.start_keeper(&self.kernel, PATIENCE_OF_CHILD) {
             parent.fail(&format!(
                 "no thread can be started in a forked child, which cannot be served and is ended: {e}; \
