@@ -79,6 +79,28 @@ def test_the_status_and_the_kinds_of_program(tmp_path):
         assert done.returncode != 0 and says in done.stderr, done.stderr
 
 
+def test_the_interpreters_options_stay():
+    say = "import sys; print(sys.flags.optimize, sys.warnoptions, sys._xoptions, sys.stdout.write_through)"
+    options = ("-O", "-W", "ignore", "-X", "utf8")
+    for module in (("-m", "ebbtide"), ("-um", "ebbtide"), ("-umebbtide",)):
+        with_u = str(module[0].startswith("-u"))
+        done = python(*options, *module, "-m", "64M", "-c", say, PYTHONUNBUFFERED="")
+        assert done.stdout == f"1 ['ignore'] {{'utf8': True}} {with_u}\n", done.stderr
+    assert python("-m", "ebbtide", "-c", say, PYTHONUNBUFFERED="").stdout == "0 [] {} False\n"
+
+
+def test_ensure_starts_no_session_again(tmp_path):
+    def typed(text: str, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["timeout", "-k1", "100", sys.executable, "-i", *words]
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+    done = typed("kept = 1\nimport ebbtide\nebbtide.ensure()\nkept\n")
+    assert done.stdout == "1\n" and "this is an interactive session" in done.stderr, done
+    # A script before the prompt is started again, and nothing is lost.
+    path = script(tmp_path, "import ebbtide; ebbtide.ensure(); print(ebbtide.running())")
+    assert typed("'prompt'\n", path).stdout == "True\n'prompt'\n"
+
+
 def test_ensure_starts_the_script_again_once(tmp_path):
     path = script(
         tmp_path,

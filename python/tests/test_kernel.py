@@ -203,7 +203,7 @@ def test_a_notebook_finishes_where_another_kernel_is_killed(kernels, group):
             time.sleep(0.05)
 
 
-def test_the_magics_in_another_kernel_name_the_next_step(kernels):
+def test_another_kernel_names_the_next_step_and_is_not_replaced(kernels):
     put(kernels, "plain", command_line(kernels)[1])
     with started("plain") as (_, client):
         out, _, reply = run(client, "%load_ext ebbtide\n%ebb")
@@ -211,6 +211,9 @@ def test_the_magics_in_another_kernel_name_the_next_step(kernels):
         out, _, reply = run(client, "%%ebb_stats\nprint('never')")
         assert reply["ename"] == "NotRunning" and "python -m ebbtide install-kernel" in reply["evalue"], reply
         assert out == "", out
+        _, _, reply = run(client, "kept = 1\nimport ebbtide\nebbtide.ensure()")
+        assert "choose a kernel of `python -m ebbtide install-kernel`" in reply["evalue"], reply
+        assert run(client, "kept")[1] == "1"
 
 
 def test_a_kernel_by_a_name_of_its_own(tmp_path):

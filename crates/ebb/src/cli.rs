@@ -330,7 +330,7 @@ pub struct StatsArgs {
 #[derive(Args)]
 pub struct SizeArgs {
     /// The `ebb run`, or any process under it
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = process_to_size)]
     pub pid: Option<u32>,
 
     /// Run COMMAND in this, as for `ebb run --memory`; half of what it turns out to have if it is left out
@@ -371,6 +371,13 @@ pub struct SizeArgs {
         required_unless_present = "pid"
     )]
     pub command: Vec<OsString>,
+}
+
+/// The process that `ebb size` is to look at: many write a command there.
+fn process_to_size(text: &str) -> Result<u32, String> {
+    let none =
+        || format!("\"{text}\" is no process number: to run a command write `ebb size -- {text}`");
+    text.parse().map_err(|_| none())
 }
 
 /// Options of `ebb top`.

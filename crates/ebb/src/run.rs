@@ -1,6 +1,6 @@
 //! `ebb run`: a program and all it starts, within a memory budget.
 
-use crate::cli::RunArgs;
+use crate::cli::{RunArgs, Switch};
 use crate::library::Library;
 use crate::metrics::{Listener, Serving};
 use crate::outer::CONTROL;
@@ -274,6 +274,10 @@ fn find(args: &RunArgs) -> Result<Result<Program, NotExecutable>> {
     let path = std::env::var_os("PATH");
     let program = match program::find(&args.command[0], path.as_deref()) {
         Ok(program) => program,
+        Err(NotExecutable::NotFound(_)) if is_for_summary(args) => {
+            let word = args.command[0].display();
+            bail!("{word} is no command: after --summary write it with a `=`: --summary={word}");
+        }
         Err(error) => return Ok(Err(error)),
     };
     if let Kind::Unmanaged(reason) = &program.kind
@@ -285,6 +289,12 @@ fn find(args: &RunArgs) -> Result<Result<Program, NotExecutable>> {
         );
     }
     Ok(Ok(program))
+}
+
+/// Whether the command's first word belongs to `--summary`.
+fn is_for_summary(args: &RunArgs) -> bool {
+    let is_switch = ["on", "off"].iter().any(|word| args.command[0] == *word);
+    args.summary == Some(Switch::On) && is_switch
 }
 
 /// Warns of a program that gets the library in vain, or not at all.

@@ -5,8 +5,9 @@
 //! - orphans of the tree are reaped;
 //! - the program's end becomes ours: its exit status, or its signal.
 //!
-//! The program stays in our process group, so terminal keys reach it directly and are not forwarded a second
-//! time; `wrap` is for programs that another program starts. A hang-up comes to the leader of a session alone, so one
+//! The program starts in our process group, so terminal keys reach it directly and are not forwarded a second
+//! time. One that has left the group, as `timeout` does, gets them from `ebb`, and so does the group that it leads. `wrap`
+//! is for programs that another program starts. A hang-up comes to the leader of a session alone, so one
 //! passes it on. The supervisor gets its turns in between. A program that
 //! was told to end and does not is the matter of `ending`.
 
@@ -74,20 +75,15 @@ pub fn prepare() -> io::Result<Signals> {
     Signals::block(&all)
 }
 
-/// The system sends these to the program as well, which is in our process group, or for what `ebb` itself has used up.
+/// The system sends these to the program as well, if that is in our process group, or for what `ebb` itself has used up.
 /// All others are the program's, as that of a timer that was set before `ebb` took its starter's place.
 fn is_ours(signal: i32) -> bool {
-    const OURS: [i32; 8] = [
-        libc::SIGINT,
-        libc::SIGQUIT,
-        libc::SIGTSTP,
-        libc::SIGHUP,
-        libc::SIGCONT,
-        libc::SIGWINCH,
-        libc::SIGXCPU,
-        libc::SIGXFSZ,
-    ];
-    OURS.contains(&signal)
+    is_key(signal) || is_hang_up(signal) || [libc::SIGXCPU, libc::SIGXFSZ].contains(&signal)
+}
+
+/// A terminal sends these to its foreground group: for keys, and once it has another size.
+fn is_key(signal: i32) -> bool {
+    [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGWINCH].contains(&signal)
 }
 
 /// Takes children that have ended: orphans of the tree, and commands that `ebb` has started.
@@ -186,7 +182,7 @@ impl Running {
             return;
         }
         // A wrapped program is in no foreground group: terminal keys do not reach it.
-        let ours_alone = || self.wrap.is_some() || is_hang_up(signal) && self.is_told_alone();
+        let ours_alone = || self.wrap.is_some() || self.is_told_alone(signal);
         if !received.from_kernel || !is_ours(signal) || ours_alone() {
             self.forward(received);
         }
@@ -207,15 +203,22 @@ impl Running {
         }
     }
 
-    /// Whether the kernel tells this process of a hang-up, and not the program.
-    fn is_told_alone(&self) -> bool {
-        getsid(None) == Ok(getpid()) || getpgid(Some(self.pid)) != Ok(getpgrp())
+    /// Whether the kernel tells this process of what a terminal does, and not the program.
+    fn is_told_alone(&self, signal: i32) -> bool {
+        let has_left = || getpgid(Some(self.pid)) != Ok(getpgrp());
+        let leads_session = || getsid(None) == Ok(getpid());
+        is_key(signal) && has_left() || is_hang_up(signal) && (leads_session() || has_left())
     }
 
     fn forward(&self, received: Received) {
         let pid = self.pid.as_raw_nonzero().get();
+        // A key is for a whole group, and so is what takes a stop by a key back.
+        let is_for_all =
+            received.from_kernel && is_key(received.signal) || received.signal == libc::SIGCONT;
+        let leads = || getpgid(Some(self.pid)) == Ok(self.pid);
+        let to_group = self.wrap.is_some() || is_for_all && leads();
         // Gone already: its end is about to be seen.
-        let _ = signalfd::pass_on(received, pid, self.wrap.is_some());
+        let _ = signalfd::pass_on(received, pid, to_group);
     }
 
     /// Whether `ebb` stops with the program, which this signal has stopped. Only a shell with job control knows what to

@@ -125,6 +125,12 @@ fn commands_of_the_image_and_of_what_runs_it() {
     let job = &compose["services"]["job"];
     assert_runs(&[&front[..], &words(&job["command"])].concat());
     assert_eq!(words(&job["devices"]), ["/dev/userfaultfd"]);
+    // A kernel that loses pages beside its own swap may not swap the job.
+    let memory = job["mem_limit"].as_str().unwrap();
+    assert_eq!(job["memswap_limit"], memory, "{job}");
+    let recipe = fs::read_to_string(file("container/Dockerfile")).unwrap();
+    let run = recipe.lines().find(|line| line.contains("docker run"));
+    assert!(run.unwrap().contains("--memory 512m --memory-swap 512m "));
     let pod = yaml("kubernetes/pod.yaml").unwrap();
     let job = &pod["spec"]["containers"][0];
     assert_runs(&[&front[..], &words(&job["args"])].concat());

@@ -223,6 +223,7 @@ fn bad_input_has_one_message_with_the_next_step() {
             "give a file that can be written",
         ),
         (&["1"][..], "ebb run"),
+        (&["true"][..], "to run a command write `ebb size -- true`"),
         (&[][..], "required"),
         (&["-m", "1G", "4711"][..], "cannot be used with"),
     ] {

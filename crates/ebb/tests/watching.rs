@@ -101,6 +101,52 @@ fn stats_of_a_running_tree_as_text_and_json() {
     }
 }
 
+/// A supervisor's socket is of one network namespace. Whoever asks from another is told where to ask, and that line works.
+#[test]
+fn a_tree_in_another_network_namespace() {
+    if cannot_page() {
+        return;
+    }
+    let works = Command::new("unshare").args(["--net", "true"]).status();
+    if !works.is_ok_and(|status| status.success()) {
+        return println!("skipped: no network namespace can be made");
+    }
+    let mut run = Command::new("unshare")
+        .args(["--net", "timeout", "-k1", "60"])
+        .arg(ebb())
+        .args(["run", "-m", "64M", "sh", "-c", "echo $PPID $$; read line"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(run.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    for pid in line.split_whitespace() {
+        for verb in [&["stats"][..], &["limit"], &["swap", "show"], &["size"]] {
+            let refused = asked(&[verb, &[pid]].concat());
+            let said = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(125), "{said}");
+            assert!(said.contains("in another network namespace"), "{said}");
+            let step = said.split('`').nth(1).unwrap();
+            let step = step.replace(" ebb ", &format!(" {} ", ebb().display()));
+            let shown = Command::new("sh").args(["-c", &step]).output().unwrap();
+            let shown = text(&shown.stdout);
+            assert!(shown.contains("of 64M in use"), "{step}: {shown}");
+        }
+    }
+    drop(run.stdin.take());
+    run.wait().unwrap();
+    // Elsewhere, and in no tree.
+    let mut sleeps = Command::new("unshare");
+    let mut sleeps = sleeps.args(["--net", "sleep", "60"]).spawn().unwrap();
+    let refused = asked(&["stats", &sleeps.id().to_string()]);
+    sleeps.kill().unwrap();
+    sleeps.wait().unwrap();
+    let said = text(&refused.stderr);
+    assert!(said.contains("not run by ebb"), "{said}");
+}
+
 /// Reads OpenMetrics with the parser of Prometheus's own client for Python, which checks the format; prints the
 /// samples.
 const PARSER: &str = "import json, sys

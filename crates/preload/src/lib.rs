@@ -7,7 +7,7 @@
 //!   like the program's maps.
 //! - [`memory`]: `mmap`, `munmap`, `mremap`, `madvise`, `mprotect`, `brk`, `mlock` and kin; io_uring.
 //! - [`syscall`]: forks and memory calls by number.
-//! - [`process`]: handlers around every fork, the environment of every exec and the policy of
+//! - [`process`]: handlers around every fork, the environment of every exec, systemd's variables, the policy of
 //!   `--require-managed`, stacks that the program gives its threads, robust mutexes, changes of user.
 //! - [`symbols`]: libc's own functions of these names, `dlopen`, texts of errors for the pager's threads.
 //!

@@ -4,7 +4,9 @@ use core::ffi::{c_char, c_int};
 
 use crate::malloc::family;
 use crate::memory::calls;
-use crate::process::{credentials, exec, exec_policy, fork, pthread_create, robust_mutex};
+use crate::process::{
+    credentials, exec, exec_policy, fork, own_number, pthread_create, robust_mutex,
+};
 use crate::symbols::{dlopen, strerror};
 
 unsafe extern "C" {
@@ -27,8 +29,11 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, envp: *const 
         }
     }
     resolve_all();
-    // SAFETY: `envp` is the process's environment, complete and not yet changed.
-    unsafe { exec::remember(envp) };
+    // SAFETY: `envp` is the process's environment, complete and not yet changed; the kernel has put it on the stack.
+    unsafe {
+        own_number::put(envp.cast_mut());
+        exec::remember(envp);
+    }
     exec_policy::remember();
     family::start();
     fork::register();

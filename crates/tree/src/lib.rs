@@ -77,7 +77,9 @@ pub use {
     guard::{Launcher, guard},
     histogram::{BOUNDS_NS, Histogram, Summary},
     member::{ChildSlot, Device, JoinError, Member, PagesOfMember},
-    protocol::{Ask, AskError, HelperExit, LimitChange, Reply, Request, is_stopped, trees},
+    protocol::{
+        Ask, AskError, ControlName, HelperExit, LimitChange, Reply, Request, is_stopped, trees,
+    },
     supervisor::{
         ANY_CHILD, CellShown, DeviceShown, FaultsShown, LimitsShown, MemberShown, MoreShown,
         Notices, Opener, PoolShown, ProcessLimits, Setup, SetupDevice, SetupError, StatsShown,

@@ -8,7 +8,7 @@ from typing import NoReturn, Sequence
 
 from . import _kernel
 from ._command import EbbError
-from ._tree import execute, options
+from ._tree import execute, interpreter_options, options
 
 RUN = """\
 usage: python -m ebbtide [-m SIZE] [-s SPEC]... [--pool CODEC] SCRIPT [ARG...]
@@ -32,7 +32,8 @@ def is_size(word: str) -> bool:
 
 
 def run(words: list[str]) -> NoReturn:
-    """Becomes `ebb run` with this Python."""
+    """Becomes `ebb run` with this Python, and its options."""
+    python = [sys.executable, *interpreter_options(words)]
     memory, swap, pool = None, [], None
     while words:
         word, separator, value = words[0].partition("=")
@@ -54,7 +55,7 @@ def run(words: list[str]) -> NoReturn:
         del words[: 1 if separator else 2]
     if not words:
         raise EbbError("name a script: `python -m ebbtide --help`")
-    execute([sys.executable, *words], options(memory, swap, pool))
+    execute([*python, *words], options(memory, swap, pool))
 
 
 def install_kernel(words: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import sys
@@ -71,10 +72,12 @@ def ensure(
     """Makes sure that this script runs under `ebb run`: where it does not, it is started again under it.
 
     To be called first, before anything has been done that must not be done twice. It returns at once where the
-    script runs under `ebb run` already, whatever that one's budget is.
+    script runs under `ebb run` already, whatever that one's budget is. A session in which somebody types is not
+    started again: it would lose what it has.
     """
     if running():
         return
+    refuse_sessions()
     # The process that started again became `ebb run`, our parent.
     if os.environ.get(AGAIN) == str(os.getppid()):
         raise EbbError("this Python cannot be managed, and `ebb run` has said why: is it static, or setuid?")
@@ -90,15 +93,42 @@ def options(memory: str | int | None, swap: str | Sequence[str], pool: str | Non
     return words if pool is None else [*words, "--pool", pool]
 
 
-def own_arguments() -> list[str]:
+def refuse_sessions() -> None:
+    """Raises where this is no script but a session."""
+    in_ipython = "get_ipython" in vars(builtins)
+    if in_ipython and "ipykernel" in sys.modules:
+        raise EbbError("this is a notebook: choose a kernel of `python -m ebbtide install-kernel`")
+    if in_ipython or hasattr(sys, "ps1"):
+        raise EbbError("this is an interactive session: start it under `ebb run`, as `ebb run -- python`")
+
+
+def original_words() -> list[str]:
     """The words after the interpreter's name that started this program."""
     words = getattr(sys, "orig_argv", None)
     if words is None:  # Python 3.9
         with open("/proc/self/cmdline", "rb") as file:
             words = [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    return list(words[1:])
+
+
+def own_arguments() -> list[str]:
+    """The words that start this script again."""
     if not sys.argv or sys.argv[0] in ("", "-"):
         raise EbbError("there is no script to start again: run `python -m ebbtide SCRIPT`, or `ebb run -- python`")
-    return list(words[1:])
+    return original_words()
+
+
+def interpreter_options(words: Sequence[str]) -> list[str]:
+    """The interpreter's own options, where `python OPTIONS -m ebbtide WORDS` started this program."""
+    options = original_words()
+    del options[len(options) - len(words) :]
+    if options[-1:] == ["ebbtide"]:
+        options[-2:] = ["".join(options[-2:])]
+    if not options or not options[-1].endswith("mebbtide"):
+        return []
+    # Others may stand before the m: `-um ebbtide`.
+    others = options.pop()[: -len("mebbtide")]
+    return options if others == "-" else [*options, others]
 
 
 def execute(command: Sequence[str], words: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:

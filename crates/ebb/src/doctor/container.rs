@@ -1,4 +1,4 @@
-//! Which container this is, as far as the way to `/dev/userfaultfd` depends on it.
+//! Which container this is, as far as the way to `/dev/userfaultfd`, or away from the kernel's swap, depends on it.
 
 use std::fs::read_to_string;
 use std::path::Path;
@@ -40,6 +40,23 @@ impl Container {
                 "give the container the host's /dev/userfaultfd, to read and write: \
                  systemd-nspawn `--bind=/dev/userfaultfd --property=DeviceAllow=\"/dev/userfaultfd rw\"`, \
                  LXC `lxc.mount.entry` and `lxc.cgroup2.devices.allow`, containerd `--device /dev/userfaultfd`"
+            }
+        }
+    }
+
+    /// What forbids the kernel's swap to it.
+    pub fn without_swap(self) -> &'static str {
+        match self {
+            Self::Kubernetes => {
+                "give the pod's containers limits of memory and processors that equal their requests: pods of the class \
+                 Guaranteed do not swap"
+            }
+            Self::Engine => {
+                "start the container with `--memory SIZE --memory-swap SIZE`, the same SIZE twice"
+            }
+            Self::Other => {
+                "forbid swap to the container: systemd-nspawn `--property=MemorySwapMax=0`, LXC \
+                 `lxc.cgroup2.memory.swap.max = 0`"
             }
         }
     }

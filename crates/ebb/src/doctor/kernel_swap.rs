@@ -5,11 +5,12 @@
 //! Does not see swap that is turned on later.
 
 use super::check::{Check, Verdict};
+use super::container::Container;
 use std::fs::read_to_string;
 use std::path::Path;
 
-const FIX: &str = "run Linux 6.12.37 (of 6.12) or 6.16 or newer; or as root `swapoff -a`; or forbid swap to the \
-                   command alone: `systemd-run --user --scope -p MemorySwapMax=0 ebb run ...`";
+/// The kernels that have the repair.
+const REPAIRED: &str = "Linux 6.12.37 (of 6.12) or 6.16 or newer";
 
 /// The facts on which it depends.
 struct Facts {
@@ -19,6 +20,8 @@ struct Facts {
     on: bool,
     /// Flag: a control group forbids swap to this process.
     forbidden: bool,
+    /// The container that this is.
+    container: Option<Container>,
 }
 
 /// The check.
@@ -27,6 +30,7 @@ pub fn kernel_swap() -> Check {
         kernel: super::kernel(),
         on: !ebb_stores::active_swaps().is_empty(),
         forbidden: forbidden(Path::new("/sys/fs/cgroup")),
+        container: Container::here(false),
     })
 }
 
@@ -45,7 +49,21 @@ fn judge(facts: &Facts) -> Check {
         "on, and moving pages beside it may lose some (CVE-2025-38242, kernel {})",
         facts.kernel
     );
-    Check::not(NAME, Verdict::Missing, detail, FIX)
+    Check::not(NAME, Verdict::Missing, detail, fix(facts.container))
+}
+
+/// What can be done about it from here: a container has neither the host's kernel nor its swap in hand.
+fn fix(container: Option<Container>) -> String {
+    match container {
+        Some(container) => format!(
+            "{}; or have its host run {REPAIRED}",
+            container.without_swap()
+        ),
+        None => format!(
+            "run {REPAIRED}; or as root `swapoff -a`; or forbid swap to the command alone: \
+             `systemd-run --user --scope -p MemorySwapMax=0 ebb run ...`"
+        ),
+    }
 }
 
 /// Whether a kernel of this release has the repair of CVE-2025-38242.
@@ -81,6 +99,7 @@ mod tests {
                 kernel: kernel.into(),
                 on,
                 forbidden,
+                container: None,
             })
             .verdict
         };
@@ -105,6 +124,30 @@ mod tests {
             "7.3.4+deb13",
         ] {
             assert_eq!(judge(kernel, true, false), Verdict::Ok, "{kernel}");
+        }
+    }
+
+    #[test]
+    fn the_refusal_names_a_step_that_can_be_taken_there() {
+        use Container::{Engine, Kubernetes, Other};
+        let of = |container| {
+            let facts = Facts {
+                kernel: "6.12.36".into(),
+                on: true,
+                forbidden: false,
+                container,
+            };
+            judge(&facts).fix.unwrap()
+        };
+        for (container, step) in [
+            (None, "systemd-run --user --scope -p MemorySwapMax=0"),
+            (Some(Engine), "--memory SIZE --memory-swap SIZE"),
+            (Some(Kubernetes), "Guaranteed"),
+            (Some(Other), "lxc.cgroup2.memory.swap.max = 0"),
+        ] {
+            let fix = of(container);
+            assert!(fix.contains(step), "{container:?}: {fix}");
+            assert_eq!(fix.contains("swapoff"), container.is_none(), "{fix}");
         }
     }
 }

@@ -14,6 +14,7 @@ mod options;
 mod passing;
 mod signals;
 mod somebodys;
+mod strangers;
 mod supervisor;
 mod top;
 mod unmanaged;

@@ -17,6 +17,8 @@ fn bad_options() {
     let data = data.path().to_str().unwrap();
     let cases: &[(&[&str], &str)] = &[
         (&["--bogus", "true"], "--bogus"),
+        (&["--summary", "on", "--", "true"], "--summary=on"),
+        (&["--summary", "off", "true"], "--summary=off"),
         (&[], "COMMAND"),
         (&["--memory", "banana", "true"], "number"),
         (&["--memory", "512", "true"], "512M"),

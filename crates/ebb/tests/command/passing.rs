@@ -103,6 +103,41 @@ fn arguments_environment_and_directory_pass_through() {
     );
 }
 
+/// systemd knows the number of `ebb`, and programs obey variables that hold their own. What the program starts is not meant,
+/// and variables that name another process stay.
+#[test]
+fn systemds_sockets_and_watchdog_are_the_programs() {
+    if cannot_page() {
+        return;
+    }
+    const STARTS: &str =
+        "export LISTEN_PID=${OF:-$$} WATCHDOG_PID=${OF:-$$} LISTEN_PIDFDID=7 LISTEN_FDS=1
+exec 3< /dev/zero \"$@\"";
+    const SAYS: &str = "import os, subprocess, sys
+print(*(int(os.environ[name]) - os.getpid() for name in ('LISTEN_PID', 'WATCHDOG_PID')))
+print(os.environ.get('LISTEN_PIDFDID'), os.environ['LISTEN_FDS'], os.read(3, 1), os.environ['LAST'])";
+    let says = |of: &str, before: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", STARTS, "sh"]).arg(ebb());
+        command.args(["run", "--"]).args(before);
+        command.args(["python3", "-c", SAYS]);
+        command.env("OF", of).env("LAST", "is here");
+        let output = command.output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output)
+    };
+    let own = "0 0\nNone 1 b'\\x00' is here\n";
+    assert_eq!(says("", &[]), own);
+    // The process stays the same.
+    assert_eq!(says("", &["env", "sh", "-c", "exec \"$0\" \"$@\""]), own);
+    let child = says("", &["sh", "-c", "\"$0\" \"$@\"; :"]);
+    assert!(child.starts_with('-'), "{child}");
+    let others = says("1", &[]);
+    assert!(
+        others.starts_with('-') && others.contains("\n7 1 "),
+        "{others}"
+    );
+}
+
 #[test]
 fn works_from_anywhere() {
     if cannot_page() {

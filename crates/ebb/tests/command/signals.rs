@@ -253,6 +253,100 @@ print(program, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
     assert_eq!(state(program), "");
 }
 
+/// Runs the command of `ebb run` on a terminal of its own, of which `ebb` leads the session, and does what the script says.
+/// What that prints comes back.
+fn on_a_terminal(command: &[&str], script: &str) -> String {
+    // Tests may run where a signal is ignored, and programs ignore it then.
+    const BEGINS: &str = "import fcntl, os, pty, re, signal, struct, sys, termios, time
+signal.alarm(40)
+ebb, terminal = pty.fork()
+if ebb == 0: os.execvp('env', ['env', '--default-signal', *sys.argv[1:]])
+seen = b''
+def until(word):
+    global seen
+    while word not in seen: seen += os.read(terminal, 1000)
+def rest():
+    global seen
+    try:
+        while more := os.read(terminal, 1000): seen += more
+    except OSError: pass
+    return os.waitstatus_to_exitcode(os.waitpid(ebb, 0)[1])
+def stat(pid): return open(f'/proc/{pid}/stat').read().rsplit(') ', 1)[1].split()
+def become(state, *pids):
+    while any(stat(pid)[0] != state for pid in pids): time.sleep(0.01)
+until(b'ready\\r\\n')
+";
+    let mut child = Command::new("python3")
+        .args(["-c", &format!("{BEGINS}{script}")])
+        .arg(ebb())
+        .args(["run", "--"])
+        .args(command)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    end_of(&mut child, Duration::from_secs(60));
+    output_of(&mut child)
+}
+
+/// It is not in the foreground group that the terminal tells: each comes once, from `ebb`.
+#[test]
+fn a_program_that_has_left_the_group_has_the_terminals_signals() {
+    if cannot_page() {
+        return;
+    }
+    const PROGRAM: &str = "import os, signal
+wanted = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH}
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+os.setpgid(0, 0)
+print('ready', flush=True)
+while info := signal.sigtimedwait(wanted, 1): print(signal.Signals(info.si_signo).name, flush=True)";
+    const KEYS: &str =
+        "for key, name in (b'\\x03', b'SIGINT'), (b'\\x1c', b'SIGQUIT'), (b'\\x1a', b'SIGTSTP'):
+    os.write(terminal, key)
+    until(name)
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('4H', 41, 91, 0, 0))
+status = rest()
+print(*re.findall('SIG[A-Z]+', seen.decode()), status)";
+    let said = on_a_terminal(&["python3", "-c", PROGRAM], KEYS);
+    assert_eq!(said, "SIGINT SIGQUIT SIGTSTP SIGWINCH 0\n");
+}
+
+/// `timeout` leads a group of its own. Ctrl-Z stops all of that and `ebb`, `fg` has them go on, and Ctrl-C ends them.
+#[test]
+fn keys_reach_the_group_that_the_program_leads() {
+    if cannot_page() {
+        return;
+    }
+    const JOB: &str = "echo $$ ready; exec sleep 50";
+    const KEYS: &str = "job = int(seen.split()[-2])
+timeout = int(stat(job)[1])
+assert os.getpgid(job) == timeout != os.getpgid(ebb)
+os.write(terminal, b'\\x1a')
+become('T', ebb, timeout, job)
+os.killpg(ebb, signal.SIGCONT)
+become('S', ebb, timeout, job)
+os.write(terminal, b'\\x03')
+print(rest(), os.path.exists(f'/proc/{job}'))";
+    let said = on_a_terminal(&["timeout", "1h", "sh", "-c", JOB], KEYS);
+    assert_eq!(said, "-2 False\n");
+}
+
+/// What `ebb` says of Ctrl-C is true there too: it has come, and another ends the tree.
+#[test]
+fn a_program_that_has_left_the_group_and_blocks_a_key_is_named() {
+    if cannot_page() {
+        return;
+    }
+    const BLOCKS: &str = "import os, signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+os.setpgid(0, 0); print('ready', flush=True); time.sleep(60)";
+    const KEYS: &str = "os.write(terminal, b'\\x03')
+until(b'which was sent SIGINT 5 s ago: it has the signal blocked; another SIGINT kills all')
+os.write(terminal, b'\\x03')
+print(rest())";
+    assert_eq!(on_a_terminal(&["python3", "-c", BLOCKS], KEYS), "137\n");
+}
+
 /// systemd has its services ignore SIGPIPE; Rust's runtime does so too, and gives programs the default.
 #[test]
 fn what_the_caller_ignores_is_ignored() {

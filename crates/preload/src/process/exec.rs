@@ -200,7 +200,7 @@ fn own_directory(all: Environment) -> Option<&'static [u8]> {
 }
 
 /// The name of a variable with its `=`, or all of a malformed entry.
-fn name(entry: &[u8]) -> &[u8] {
+pub fn name(entry: &[u8]) -> &[u8] {
     match entry.iter().position(|byte| *byte == b'=') {
         Some(at) => &entry[..=at],
         None => entry,
@@ -209,16 +209,16 @@ fn name(entry: &[u8]) -> &[u8] {
 
 /// A null-ended array of strings, or null, which Linux takes for an empty one.
 #[derive(Clone, Copy)]
-struct Environment(Strings);
+pub struct Environment(Strings);
 
 impl Environment {
     /// # Safety
     /// `strings` is such an array and outlives what is borrowed from it.
-    unsafe fn of(strings: Strings) -> Self {
+    pub unsafe fn of(strings: Strings) -> Self {
         Self(strings)
     }
 
-    fn iter(self) -> impl Iterator<Item = &'static CStr> {
+    pub fn iter(self) -> impl Iterator<Item = &'static CStr> {
         let mut at = self.0;
         core::iter::from_fn(move || {
             // SAFETY: `at` has not passed the null, by the contract of `of`.

@@ -6,5 +6,6 @@ pub mod exec;
 pub mod exec_policy;
 pub mod exec_target;
 pub mod fork;
+pub mod own_number;
 pub mod pthread_create;
 pub mod robust_mutex;

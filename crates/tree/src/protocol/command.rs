@@ -7,6 +7,8 @@
 //! had, and the number of the copy. Anybody can give a socket such a name. So the listener must be the process in the
 //! name ([`ControlName`]), or carry on for it, and of our own user. For root it may also be of the user of the process
 //! that was named. The supervisor asks the same of us.
+//!
+//! A supervisor in another network namespace cannot be reached; whoever asks for a process there is told where to ask.
 
 use super::{CONTROL_PREFIX, ControlName, MAX_REQUEST, Reply, Request, address};
 use ebb_sys::peer::{self, Peer};
@@ -14,6 +16,7 @@ use ebb_sys::proc::Process;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{self, SendFlags, SocketFlags};
+use std::fmt::Display;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -35,6 +38,12 @@ pub enum AskError {
         "process {0} is not run by ebb, or not by yours: give the number of an `ebb run`, or of a program under it"
     )]
     NotManaged(u32),
+    /// There are supervisors where it is, and none of them can be reached from here.
+    #[error(
+        "process {0} is in another network namespace: ask there: `nsenter -t {0} -n -- ebb stats {0}`, or for a \
+         container `docker exec CONTAINER ebb stats 1`"
+    )]
+    Elsewhere(u32),
     /// The request does not fit into a packet.
     #[error(
         "that is too long: at most {} bytes can be sent, so give a shorter path",
@@ -133,7 +142,7 @@ impl Ask {
 /// The supervisors of this user's trees, by their numbers; as root, of every user's.
 pub fn trees() -> Vec<u32> {
     let us = rustix::process::geteuid().as_raw();
-    let mut found: Vec<u32> = names()
+    let mut found: Vec<u32> = names("self")
         .iter()
         .filter_map(|name| {
             let pid = ControlName::parse(name)?.pid;
@@ -159,9 +168,9 @@ pub fn is_stopped(pid: u32) -> bool {
     stat.is_ok_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
-/// The names of all supervisors' sockets.
-fn names() -> Vec<String> {
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+/// The names of all supervisors' sockets in the network namespace of a process.
+fn names(process: impl Display) -> Vec<String> {
+    let sockets = fs::read_to_string(format!("/proc/{process}/net/unix")).unwrap_or_default();
     let names = sockets
         .lines()
         .filter_map(|line| line.split_whitespace().next_back()?.strip_prefix('@'))
@@ -180,7 +189,7 @@ fn listener(name: &str) -> Option<Peer> {
 
 fn find(pid: u32) -> Result<OwnedFd, AskError> {
     let users = users_of(pid);
-    let names = names();
+    let names = names("self");
     let mut next = Some(pid);
     for generation in 0..GENERATIONS {
         let Some(pid) = next.filter(|&pid| pid > 0) else {
@@ -203,9 +212,17 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
         next = parent(pid);
     }
     Err(match is_alive(pid) {
+        true if is_elsewhere(pid) => AskError::Elsewhere(pid),
         true => AskError::NotManaged(pid),
         false => AskError::NoProcess(pid),
     })
+}
+
+/// Whether a process is in another network namespace than this one, in which there are supervisors.
+fn is_elsewhere(pid: u32) -> bool {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let theirs = namespace(&pid.to_string());
+    theirs.is_some() && theirs != namespace("self") && !names(pid).is_empty()
 }
 
 /// Whether process `pid` made the name: the one of that number that is there, or, if none is, the one that had it.

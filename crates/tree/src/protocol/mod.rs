@@ -25,7 +25,8 @@ mod socket;
 mod wire;
 
 pub use command::{Ask, AskError, is_stopped, trees};
-pub(crate) use name::{CONTROL_PREFIX, ControlName, address};
+pub use name::ControlName;
+pub(crate) use name::{CONTROL_PREFIX, address};
 pub use request::{LimitChange, Reply, Request};
 pub(crate) use socket::{MAX_PACKET, MAX_REQUEST, open, receive, receive_up_to, send};
 pub use wire::HelperExit;

@@ -1,17 +1,59 @@
 //! The processes of the tree, found by their parents.
+//!
+//! This process may run in the place of one that had children, as in `server & exec ebb run ...`. They and what descends
+//! from them are [`Strangers`], and not of the tree.
 
-use ebb_sys::proc;
+use ebb_sys::clock;
+use ebb_sys::proc::{self, Process};
+
+/// Processes that descend from this one and were there before its tree.
+#[derive(Default)]
+pub(super) struct Strangers {
+    /// Children that this process had, with the times when they were started.
+    children: Vec<(u32, u64)>,
+    /// The time when they were looked for: `clock::ticks`.
+    noted: u64,
+}
+
+impl Strangers {
+    /// Those that there are now.
+    pub fn note() -> Self {
+        let noted = clock::ticks();
+        let mut children = Vec::new();
+        let _ = proc::children(std::process::id(), |pid| {
+            children.extend(Process::open(pid).map(|child| (pid, child.start_time())));
+        });
+        Self { children, noted }
+    }
+
+    /// Whether a child of this process is one. Orphans of strangers become our children, too: one that is older than
+    /// the tree is not of it.
+    pub fn has(&self, pid: u32) -> bool {
+        let is_one = |child: Process| {
+            let start = child.start_time();
+            start < self.noted || self.children.contains(&(pid, start))
+        };
+        // Nobody is looked at where there are none.
+        !self.children.is_empty() && Process::open(pid).is_ok_and(is_one)
+    }
+}
 
 /// Every process of the tree but ourselves: our descendants, and those of the `known`, which are no
-/// longer ours where this process carries on for another. The guard is none.
-pub(super) fn descendants(known: impl Iterator<Item = u32>, guard: Option<u32>) -> Vec<u32> {
+/// longer ours where this process carries on for another. Neither the guard nor strangers are.
+pub(super) fn descendants(
+    known: impl Iterator<Item = u32>,
+    guard: Option<u32>,
+    strangers: &Strangers,
+) -> Vec<u32> {
+    let us = std::process::id();
     let mut found: Vec<u32> = known.collect();
     // Children of one that ends meanwhile become ours; the next walk finds them.
-    let mut parent = std::process::id();
+    let mut parent = us;
     let mut next = 0;
     loop {
+        let is_strange = |pid| parent == us && strangers.has(pid);
         let _ = proc::children(parent, |pid| {
-            if !found.contains(&pid) && Some(pid) != guard {
+            if !found.contains(&pid) && Some(pid) != guard && !is_strange(pid) {
                 found.push(pid);
             }
         });

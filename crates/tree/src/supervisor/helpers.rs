@@ -247,7 +247,8 @@ impl Supervisor {
         let _ = proc::children(std::process::id(), |pid| {
             let stat = Process::open(pid).and_then(|process| process.stat());
             found |= !self.helpers.contains_key(&pid)
-                && stat.is_ok_and(|stat| stat.named_helper && !stat.is_dead());
+                && stat.is_ok_and(|stat| stat.named_helper && !stat.is_dead())
+                && !self.measurements.strangers.has(pid);
         });
         found
     }

@@ -8,7 +8,7 @@
 //! [`SLOWEST`].
 
 use super::Supervisor;
-use super::descendants::descendants;
+use super::descendants::{Strangers, descendants};
 use super::pace::{FASTEST, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
 use super::sharing::Sharing;
@@ -61,6 +61,8 @@ impl UnmanagedProcess {
 pub(super) struct Measurements {
     /// Processes of the tree that have not joined.
     unmanaged: HashMap<u32, UnmanagedProcess>,
+    /// Processes that were there before the tree.
+    pub strangers: Strangers,
     /// Ourselves.
     own: Option<Process>,
     next_walk: Option<Instant>,
@@ -78,7 +80,10 @@ pub(super) struct Measurements {
 
 impl Measurements {
     pub fn new() -> Self {
-        let mut measurements = Self::default();
+        let mut measurements = Self {
+            strangers: Strangers::note(),
+            ..Self::default()
+        };
         measurements.measure_this_process();
         measurements
     }
@@ -263,6 +268,7 @@ impl Supervisor {
         let found = descendants(
             self.measurements.unmanaged.keys().copied(),
             self.guard.pid(),
+            &self.measurements.strangers,
         );
         let charging: Vec<u32> = self
             .table

@@ -460,7 +460,7 @@ impl Supervisor {
         let members = self.by_pid.iter().filter(|(_, slot)| lives(slot));
         let known = members.map(|(pid, _)| pid).chain(self.helpers.keys());
         let known = known.copied().chain(self.measurements.unmanaged());
-        descendants::descendants(known, self.guard.pid())
+        descendants::descendants(known, self.guard.pid(), &self.measurements.strangers)
     }
 
     /// The command has ended for its caller: processes of ours leave the caller's standard error.
