@@ -346,15 +346,15 @@ impl Swap {
         words: &mut [EntryWord],
     ) -> u64 {
         let mut out = [&[0; PAGE_SIZE]; BATCH];
-        for (out, &k) in out.iter_mut().zip(left) {
-            *out = pages[k as usize];
+        let mut owners = [EntryId(0); BATCH];
+        for ((out, owner), &k) in out.iter_mut().zip(&mut owners).zip(left) {
+            (*out, *owner) = (pages[k as usize], entries(k as usize));
         }
         let mut slots = [EntryWord::FREE; BATCH];
         let (out, slots) = (&out[..left.len()], &mut slots[..left.len()]);
         if storing.group.writeback() && self.has_devices() {
-            let (cpu, aim) = (storing.cpu, storing.aim);
-            let entries = |i: usize| entries(left[i] as usize);
-            self.store_on_devices(cpu, storing.scratch, out, entries, slots, aim);
+            let (cpu, aim, owners) = (storing.cpu, storing.aim, &owners[..left.len()]);
+            self.store_on_devices(cpu, storing.scratch, out, owners, slots, aim);
         }
         for (&k, &word) in left.iter().zip(&*slots) {
             words[k as usize] = word;

@@ -140,7 +140,13 @@ impl Model {
         (0..n)
             .map(|_| {
                 self.seed += 1;
-                // Neighbours are of different classes: what a batch of the pool has to do with.
+                // Neighbours are of different classes: what a batch of the pool has to do with. Some are of one
+                // value, so that folios have holes.
+                let random = if self.seed.is_multiple_of(11) {
+                    0
+                } else {
+                    random
+                };
                 Box::new(page(self.seed, random >> (self.seed % 3)))
             })
             .collect()
