@@ -214,6 +214,10 @@ impl Device {
         Some((c, cluster))
     }
 
+    /// A cluster that is not ours so far: one of the lender's, or one never used.
+    ///
+    /// A lender goes by words that other processes write. What they cannot mean is refused: a cluster beyond the
+    /// device, and one that we hold or read already. It does not go back, as nobody else is to have it either.
     fn take_absent(&self) -> Option<(ClusterIndex, ClusterGuard<'_>)> {
         let (c, withdrawn) = match &self.lender {
             Some(lender) => {
@@ -230,18 +234,15 @@ impl Device {
                 (c, self.in_flight.begin())
             }
         };
-        assert!(
-            c.0 < self.clusters,
-            "cluster {c} lent to us is beyond device {}",
-            self.id
-        );
+        if c.0 >= self.clusters {
+            return None;
+        }
         let mut cluster = lock(&self.directory.make(c).cluster);
-        assert_eq!(
-            cluster.state,
-            ClusterState::Absent,
-            "cluster {c} of device {} lent to us twice",
-            self.id
-        );
+        if cluster.state != ClusterState::Absent {
+            // In the models nobody writes wrong words.
+            assert!(!cfg!(loom), "cluster {c} was lent to us twice");
+            return None;
+        }
         self.set_state(
             &mut self.lists(),
             c,
