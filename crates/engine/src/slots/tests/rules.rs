@@ -809,6 +809,77 @@ fn compaction_makes_whole_clusters() {
     assert_eq!(run.out.len(), 1, "{:?}", run.out);
 }
 
+/// A mover for which the system has no memory at times. Of entry 0 the page cannot be read.
+struct Short(std::sync::atomic::AtomicBool);
+
+impl Mover for Short {
+    fn relocate(&self, _: Cpu, owner: EntryId, _: Extent, _: Option<Extent>) -> Moved {
+        match owner {
+            EntryId(0) => Moved::Failed,
+            _ if self.0.load(Ordering::Relaxed) => Moved::Later,
+            _ => Moved::Yes,
+        }
+    }
+}
+
+/// What is put off is neither without room nor stuck: the drain goes on from there.
+#[test]
+fn a_drain_goes_on_when_there_is_memory_again() {
+    let (devices, id) = one(512, Options::default());
+    let mover = Arc::new(Short(true.into()));
+    devices.set_mover(mover.clone());
+    let mut out = ExtentList::new();
+    for i in 0..100 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    devices
+        .add(blank(512), DeviceSpec::default(), None)
+        .unwrap();
+    for max in [1, 1, 64, 64, 64] {
+        assert_eq!(devices.drain_step(A, id, max), Ok(Drain::Moved(0)));
+        let usage = devices.usage();
+        assert!(!usage[0].accepting, "it is still drained");
+        assert_eq!((usage[0].used, usage[1].used), (100, 0));
+        devices.check();
+    }
+    mover.0.store(false, Ordering::Relaxed);
+    let end = loop {
+        match devices.drain_step(A, id, 64) {
+            Ok(Drain::Moved(_)) => devices.check(),
+            end => break end,
+        }
+    };
+    let stuck = DrainError::Stuck {
+        device: id,
+        left: 1,
+    };
+    assert_eq!(end, Err(stuck), "the page that cannot be read");
+}
+
+/// Nor does a compaction take a cluster for one that cannot be emptied.
+#[test]
+fn a_compaction_is_tried_again_when_there_is_memory() {
+    let (devices, id) = one(1024, Options::default());
+    let mover = Arc::new(Short(true.into()));
+    devices.set_mover(mover.clone());
+    let mut out = ExtentList::new();
+    for i in 0..2 {
+        let owner = EntryId(i * 512);
+        devices.allocate(A, 512, owner, &mut out).unwrap();
+    }
+    for at in (0..1024).filter(|at| at % 512 != 100) {
+        devices.give_now(A, single(id, at)).unwrap();
+    }
+    devices.work(A, 1);
+    devices.check();
+    out.clear();
+    mover.0.store(false, Ordering::Relaxed);
+    while devices.work(A, 1) > 0 {}
+    devices.check();
+    devices.allocate(A, 512, EntryId(2000), &mut out).unwrap();
+    assert_eq!(out.len(), 1, "one of the clusters is empty");
+}
+
 #[test]
 fn a_slot_that_a_compaction_cannot_write_is_not_used_again() {
     struct Unwritable(IoError);
