@@ -39,11 +39,15 @@ impl Image {
         self
     }
 
-    /// A header as mkswap writes it, and pages swapped out once.
+    /// A header as mkswap writes it.
+    fn header(&self, version: u32, last_page: u32, bad_pages: u32) -> &Self {
+        let words = [version, last_page, bad_pages].map(u32::to_ne_bytes);
+        self.put(1024, &words.concat()).put(4086, b"SWAPSPACE2")
+    }
+
+    /// A header for all of it, and pages swapped out once.
     fn swap(&self) -> &Self {
-        let pages = (SIZE / 4096 - 1) as u32;
-        self.put(1024, &[1u32.to_le_bytes(), pages.to_le_bytes()].concat());
-        self.put(4086, b"SWAPSPACE2");
+        self.header(1, (SIZE / 4096 - 1) as u32, 0);
         let noise: Vec<u8> = (0..MIB as u32)
             .map(|n| (n.wrapping_mul(2654435761) >> 13) as u8)
             .collect();
@@ -273,6 +277,69 @@ fn swap_is_used_whatever_it_holds() {
     let device = image.swap().open("").unwrap();
     assert!(device.pending_header.is_none());
     assert_eq!(device.facts.base, 2 * MIB);
+}
+
+/// Behind what a header names there may be anything: a file was enlarged, or a partition.
+#[test]
+fn no_more_is_used_than_the_header_names() {
+    let image = Image::new();
+    // Eight mebibytes, and a bit of a cluster.
+    image.swap().header(1, (8 * MIB / 4096) as u32 + 7, 0);
+    let device = image.open("").unwrap();
+    assert_eq!(device.facts.slots, 3 * 512);
+    let told = device.notes.iter().find(|note| note.contains("mkswap"));
+    assert!(told.is_some_and(|note| note.contains("of its 16M")));
+    drop(device);
+    assert_eq!(image.open(":50%").unwrap().facts.slots, 512);
+    assert_eq!(image.open(":6M").unwrap().facts.slots, 2 * 512);
+    for (asked, says) in [
+        (":12M", "less than the 12M asked for: run \"mkswap"),
+        (":17M", "has 16M, less than the 17M asked for: enlarge it"),
+    ] {
+        let error = image.open(asked).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    // Less than a cluster is no device, whatever lies behind it.
+    image.header(1, 0, 0);
+    let error = image.open("").unwrap_err().to_string();
+    assert!(error.contains("too little"), "{error}");
+    // What was cut off is not there; nor is a part of a page.
+    let short = Image::sized(SIZE + 777);
+    short.header(1, u32::MAX, 0);
+    assert_eq!(short.open("").unwrap().facts.slots, 7 * 512);
+    short.header(1, (SIZE / 4096 - 1) as u32, 0);
+    let whole = short.open("").unwrap();
+    assert_eq!(whole.facts.slots, 7 * 512);
+    assert!(!whole.notes.iter().any(|note| note.contains("mkswap")));
+}
+
+/// Bad pages are passed over by the kernel alone, and of other headers nobody knows what they say. A header that stays
+/// counts also where the user has given the rest up.
+#[test]
+fn headers_that_cannot_be_heeded_are_refused_with_the_remedy() {
+    let last = (SIZE / 4096 - 1) as u32;
+    for (version, bad, says) in [
+        (1, 3, "3 bad pages"),
+        (1, u32::MAX, "without -c"),
+        (0, 0, "version 0"),
+        (1 << 24, 0, "mkswap"),
+    ] {
+        let image = Image::new();
+        image.swap().header(version, last, bad);
+        let before = image.state();
+        for options in ["", ",overwrite=yes"] {
+            let error = image.open(options).unwrap_err().to_string();
+            assert!(
+                error.contains(says) && error.contains("give another"),
+                "{error}"
+            );
+        }
+        assert!(image.state() == before, "it was written to");
+    }
+    // The format before the first version says nothing of all that.
+    let image = Image::new();
+    image.put(4086, b"SWAP-SPACE");
+    assert_eq!(image.open("").unwrap().facts.slots, 7 * 512);
 }
 
 /// It may hold anything after that: the next run takes it by its header.

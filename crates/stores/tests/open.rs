@@ -164,6 +164,7 @@ fn an_existing_swap_file_keeps_its_header() {
     let spec = sized(&path, 8 * MIB);
     let mut header = vec![0; PAGE_SIZE];
     header[1024] = 1;
+    header[1028..1032].copy_from_slice(&2047u32.to_ne_bytes());
     header[PAGE_SIZE - 10..].copy_from_slice(b"SWAPSPACE2");
     File::options()
         .write(true)

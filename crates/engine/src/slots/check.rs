@@ -59,7 +59,7 @@ impl Devices {
                     }
                     _ => assert!(cursors.is_empty(), "cluster {c} has cursors {cursors:?}"),
                 }
-                sums.add(cluster, device.past_end(c) as u32);
+                sums.add(cluster);
             });
         }
         assert_eq!(sums.used, self.used(device), "device {id}: used slots");
@@ -103,7 +103,7 @@ impl Devices {
 #[derive(Default)]
 struct Sums {
     used: u32,
-    /// Slots out of service, those past the end left out.
+    /// Slots out of service.
     bad: u32,
     /// Bytes of tables.
     tables: usize,
@@ -118,17 +118,13 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, cluster: &Cluster, past_end: u32) {
+    fn add(&mut self, cluster: &Cluster) {
         let table = cluster.table.as_ref();
-        let mut used = u32::from(cluster.count - table.map_or(0, |t| t.gone()));
+        let used = u32::from(cluster.used());
         self.bad += table.map_or(0, |t| u32::from(t.bad()));
         self.tables += table.map_or(0, Table::bytes);
-        if table.is_some() && cluster.state != ClusterState::Inherited {
-            used -= past_end;
-            self.bad -= past_end;
-        }
         self.used += used;
-        let slots = CLUSTER_SLOTS as u64 - u64::from(past_end);
+        let slots = CLUSTER_SLOTS as u64;
         match cluster.state {
             ClusterState::Absent => return,
             ClusterState::Frozen | ClusterState::Inherited => {

@@ -53,7 +53,7 @@ impl Devices {
                 Moved::Yes => moved += usize::from(from.len),
                 Moved::Gone => {}
                 Moved::Failed => stuck = true,
-                Moved::NoPlace | Moved::Unwritten { .. } => break,
+                Moved::NoPlace | Moved::Later | Moved::Unwritten { .. } => break,
             }
         }
         if let Some(cell) = device.cell(c) {

@@ -30,6 +30,8 @@ pub enum Moved {
     Failed,
     /// No new place was given, and there is none elsewhere; nothing changed.
     NoPlace,
+    /// The system had no memory for a transfer at this moment; nothing changed. The new place is not used.
+    Later,
     /// A page of the new place could not be written; nothing changed. The fate of the others is unknown;
     /// none is used.
     Unwritten {
@@ -62,7 +64,7 @@ pub trait Mover: Send + Sync {
 /// How far a drain has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
-    /// The number of slots moved; call again.
+    /// The number of slots moved; call again, after a while if it is 0.
     Moved(usize),
     /// No slot of the device is in use: it can be removed.
     Done,
@@ -74,6 +76,8 @@ struct MovedEach {
     moved: usize,
     /// Flag: some could not be read or written.
     failed: bool,
+    /// Flag: the system lacked memory for a transfer, and the rest was left.
+    later: bool,
 }
 
 impl Devices {
@@ -119,7 +123,7 @@ impl Devices {
         let drained = &device.drained;
         drained.begun.store(true, Relaxed);
         let (mut moved, runs) = self.give_up_copies(self.live_runs(&device, max));
-        let mut failed = false;
+        let (mut failed, mut later) = (false, false);
         let mut to = ExtentList::new();
         for (owner, from) in runs {
             if from.len > 1 && self.move_run(cpu, &**mover, owner, from, &mut to) {
@@ -133,8 +137,12 @@ impl Devices {
             };
             moved += each.moved;
             failed |= each.failed;
+            later = each.later;
+            if later {
+                break;
+            }
         }
-        let Some(round) = drained.ended(moved, failed) else {
+        let Some(round) = drained.ended(moved > 0 || later, failed) else {
             return Ok(Drain::Moved(moved));
         };
         match self.live(&device) {
@@ -143,7 +151,7 @@ impl Devices {
                 device: device.id,
                 left,
             }),
-            // More rounds, or another thread holds a cluster for the moment.
+            // More rounds; or another thread holds a cluster for the moment, or memory is short.
             _ => Ok(Drain::Moved(moved)),
         }
     }
@@ -187,9 +195,13 @@ impl Devices {
             match self.move_one(cpu, mover, owner.plus(i), page_of(from, i), to) {
                 (Moved::NoPlace, _) => return None,
                 (Moved::Failed | Moved::Unwritten { .. }, _) => each.failed = true,
+                (Moved::Later, _) => {
+                    each.later = true;
+                    break;
+                }
                 // Freed, or not yet named by who stores it.
                 (Moved::Gone, _) => {}
-                _ => each.moved += 1,
+                (Moved::Yes, _) => each.moved += 1,
             }
         }
         Some(each)

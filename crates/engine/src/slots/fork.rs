@@ -51,7 +51,7 @@ impl Devices {
                 }
                 cluster.release_gone();
                 if cluster.table.as_ref().is_some_and(|t| t.bad() > 0) {
-                    let bad = cluster.release_bad() - device.past_end(c);
+                    let bad = cluster.release_bad();
                     device.count_in(cluster.state, -(bad as i64));
                     device.bad.fetch_sub(bad as u32, Relaxed);
                 }

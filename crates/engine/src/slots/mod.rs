@@ -164,7 +164,8 @@ impl Devices {
         let _ = self.mover.set(mover);
     }
 
-    /// Puts a device into service. With a `lender`, only clusters it lends are used.
+    /// Puts a device into service. With a `lender`, only clusters it lends are used. What is less than a cluster at
+    /// the device's end is not used.
     ///
     /// # Errors
     /// The device is too small or too large, or there are too many.
@@ -181,17 +182,19 @@ impl Devices {
         if slots > MAX_DEVICE_SLOTS {
             return Err(AddError::TooLarge { slots });
         }
+        let clusters = (slots / CLUSTER_SLOTS as u64) as u32;
         let mut control = lock(&self.control);
         let free = control.devices.iter().position(Option::is_none);
         let id = DeviceId(free.ok_or(AddError::TooMany)? as u8);
         let device = Arc::new(Device::new(
             id,
-            slots as u32,
+            clusters,
             spec,
             store,
             lender,
             self.in_flight.clone(),
         ));
+        let slots = device.slots;
         control.order.add(id, spec.priority, device.node);
         // A processor that has it in its table must not take it for the only one, and use it before the others know it. The
         // lock of the table carries the count. The first of all counts when everybody knows it.
@@ -204,7 +207,7 @@ impl Devices {
         }
         control.devices[id.index()] = Some(device);
         self.count.0.fetch_add(1 - counted, Relaxed);
-        self.in_flight.freed(slots as u32);
+        self.in_flight.freed(slots);
         Ok(id)
     }
 

@@ -6,7 +6,7 @@ use super::device::in_flight::{LOOKS, More};
 use super::drain::Mover;
 use super::error::DrainError;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId};
+use crate::types::{CLUSTER_SLOTS, DeviceId};
 use std::sync::Arc;
 
 /// The room needed to empty a device, at the moment.
@@ -86,41 +86,28 @@ impl Devices {
         DrainEstimate {
             pages: self.data(device),
             room: others.iter().map(|d| self.own_room(d)).sum(),
-            lent: others.iter().map(|d| self.lent_room(d)).sum(),
+            lent: others.iter().map(|d| Self::lent_room(d)).sum(),
         }
     }
 
-    /// Slots of the clusters of a device that the lender has, as far as it is known which those are.
-    fn lent_room(&self, device: &Device) -> u64 {
-        let last = ClusterIndex(device.clusters - 1);
-        let ours = self.with_cluster(device, last, |cluster| cluster.state.is_ours());
-        let beyond = if ours == Some(true) {
-            0
-        } else {
-            device.past_end(last)
-        };
+    /// Slots of the clusters of a device that the lender has.
+    fn lent_room(device: &Device) -> u64 {
         match device.backing().is_short() {
             true => 0,
-            false => device.borrowable().saturating_sub(beyond as u64),
+            false => device.borrowable(),
         }
     }
 
     /// Free slots in the clusters of a device that are ours, those in return caches among them, and copies.
     fn own_room(&self, device: &Device) -> u64 {
-        let untouched = match device.lists().fresh {
-            _ if device.backing().is_short() => 0,
-            0 => 0,
-            fresh => {
-                let last = ClusterIndex(device.clusters - 1);
-                fresh as usize * CLUSTER_SLOTS - device.past_end(last)
-            }
+        let untouched = match device.backing().is_short() {
+            true => 0,
+            false => device.lists().fresh,
         };
-        let mut room = untouched as u64;
+        let mut room = u64::from(untouched) * CLUSTER_SLOTS as u64;
         self.each_cluster(device, |c, cluster| {
             if cluster.state.is_ours() && device.backing().has(c) {
-                let gone = cluster.table.as_ref().map_or(0, |t| t.gone());
-                room +=
-                    CLUSTER_SLOTS as u64 - u64::from(cluster.count - gone) + self.copies(cluster);
+                room += CLUSTER_SLOTS as u64 - u64::from(cluster.used()) + self.copies(cluster);
             }
         });
         room

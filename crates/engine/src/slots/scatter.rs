@@ -117,7 +117,7 @@ impl Devices {
             (lists.held, lists.heads[FULL].len, lists.fresh)
         };
         used == slots
-            && slots.div_ceil(CLUSTER_SLOTS as u64) == u64::from(full)
+            && slots == u64::from(full) * CLUSTER_SLOTS as u64
             && fresh == 0
             && device.copies.0.said().is_none()
     }

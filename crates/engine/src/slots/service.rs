@@ -166,9 +166,10 @@ impl Device {
     }
 
     /// Slots of the clusters that the lender has; none where somebody has looked for one in vain since the last came
-    /// back: others read those that nobody holds.
+    /// back: others read those that nobody holds. The lender's word is a hint, and may be any number.
     pub(super) fn borrowable(&self) -> u64 {
         let lender = self.lender.as_ref().filter(|lender| !lender.is_wanted());
-        lender.map_or(0, |l| l.free_clusters()) * CLUSTER_SLOTS as u64
+        let free = lender.map_or(0, |lender| lender.free_clusters());
+        free.min(self.clusters.into()) * CLUSTER_SLOTS as u64
     }
 }

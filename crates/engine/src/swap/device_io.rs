@@ -28,6 +28,11 @@ pub(super) fn set_cache_only(devices: &Devices, place: SlotPlace, yes: bool) {
     }
 }
 
+/// Whether `b` is the entry after `a`.
+const fn is_next(a: &EntryId, b: &EntryId) -> bool {
+    a.0 + 1 == b.0
+}
+
 impl Swap {
     /// Notes that someone uses the devices: the shrinker stands back.
     fn note(&self, when: &AtomicU64) {
@@ -82,6 +87,28 @@ impl Swap {
         EntryWord::slot(slot, self.env.checksums.of(Codec::Raw, page))
     }
 
+    /// Takes slots side by side for each run of consecutive entries, in order, and appends them to `extents`; false,
+    /// and none, if there is too little room for all.
+    fn take_runs(&self, cpu: Cpu, entries: &[EntryId], extents: &mut ExtentList) -> bool {
+        let Some(devices) = &self.devices else {
+            return false;
+        };
+        let mut runs = entries.chunk_by(is_next);
+        let taken = runs.all(|run| {
+            let got = devices.allocate(cpu, run.len() as u16, run[0], extents);
+            got.is_ok()
+        });
+        if !taken {
+            let mut entries = entries;
+            for &extent in extents.iter() {
+                self.free_slots(cpu, entries[0], extent);
+                entries = &entries[usize::from(extent.len)..];
+            }
+            extents.clear();
+        }
+        taken
+    }
+
     /// Writes pages as they are to slots: the way out when the pool takes none. Pages that find no
     /// room keep the word of a free entry; with [`Aim::All`] none is written then.
     pub(super) fn store_on_devices(
@@ -89,29 +116,26 @@ impl Swap {
         cpu: Cpu,
         scratch: &mut Scratch,
         pages: &[&PageBytes],
-        entries: impl Fn(usize) -> EntryId,
+        entries: &[EntryId],
         words: &mut [EntryWord],
         aim: Aim,
     ) {
-        let Some(devices) = &self.devices else { return };
         self.note(&self.last_refused_ns);
-        debug_assert!(pages.len() <= BATCH && words.len() == pages.len());
+        debug_assert!(pages.len() <= BATCH);
+        debug_assert!(words.len() == pages.len() && entries.len() == pages.len());
         words.fill(EntryWord::FREE);
-        let consecutive = (1..pages.len()).all(|i| entries(i).0 == entries(0).0 + i as u32);
-        // How many runs of slots a folio got; none: it is split into pages.
-        let mut runs = 0;
+        // Pages that only happen to lie side by side are no folio, as for the kernel a single page is none.
+        let is_folio = aim == Aim::All && pages.len() > 1;
         let mut extents = std::mem::take(&mut scratch.extents);
         extents.clear();
-        // A folio gets neighbouring slots; single pages get them one by one, which are
-        // neighbours too while the processor's cluster lasts.
-        if consecutive && pages.len() > 1 {
-            let taken = devices.allocate(cpu, pages.len() as u16, entries(0), &mut extents);
-            if taken.is_err() && aim == Aim::All {
+        // A folio gets neighbouring slots, but for those of its pages that need none; single pages get them one
+        // by one, which are neighbours too while the processor's cluster lasts.
+        if is_folio || pages.len() > 1 && entries.is_sorted_by(is_next) {
+            if !self.take_runs(cpu, entries, &mut extents) && is_folio {
                 // There is no room for all of it, one by one neither.
                 scratch.extents = extents;
                 return;
             }
-            runs = extents.len() as u64;
             let slots = extents
                 .iter()
                 .flat_map(|extent| (0..u32::from(extent.len)).map(|i| place(*extent, i, true)));
@@ -119,21 +143,17 @@ impl Swap {
                 *word = self.raw_word(slot, page);
             }
         }
+        let runs = extents.len() as u64;
         self.write_pages(cpu, &mut extents, pages, entries, words, aim);
         scratch.extents = extents;
         let written = words.iter().filter(|word| !word.is_free()).count();
-        // Pages that only happen to lie side by side are no folio, as for the kernel a single page is none.
-        if aim == Aim::All && pages.len() > 1 && consecutive && written == pages.len() {
+        let counters = &self.env.counters;
+        if is_folio && written == pages.len() {
             let order = pages.len().next_power_of_two().trailing_zeros() as usize;
-            let counters = &self.env.counters;
-            if runs > 0 {
-                counters.swpout[order].add(1);
-                counters.swpout_runs.add(runs);
-            } else {
-                counters.swpout_fallback[order].add(1);
-            }
+            counters.swpout[order].add(1);
+            counters.swpout_runs.add(runs);
         }
-        self.env.counters.pswpout.add(written as u64);
+        counters.pswpout.add(written as u64);
         self.note(&self.last_refused_ns);
     }
 
@@ -145,14 +165,14 @@ impl Swap {
         cpu: Cpu,
         taken: &mut ExtentList,
         pages: &[&PageBytes],
-        entries: impl Fn(usize) -> EntryId,
+        entries: &[EntryId],
         words: &mut [EntryWord],
         aim: Aim,
     ) {
         let undo = |words: &mut [EntryWord]| {
             for (i, word) in words.iter_mut().enumerate() {
                 if let Location::Slot(place) = word.location() {
-                    self.free_slot(cpu, entries(i), place);
+                    self.free_slot(cpu, entries[i], place);
                     *word = EntryWord::FREE;
                 }
             }
@@ -162,7 +182,7 @@ impl Swap {
             let mut room = true;
             for i in 0..pages.len() {
                 if words[i].is_free() {
-                    let Some(slot) = self.take_slot(cpu, entries(i), taken) else {
+                    let Some(slot) = self.take_slot(cpu, entries[i], taken) else {
                         room = false;
                         break;
                     };
@@ -173,7 +193,7 @@ impl Swap {
                 return undo(words);
             }
             for device in (0..MAX_DEVICES).map(|n| DeviceId(n as u8)) {
-                self.write_to_device(cpu, device, pages, &entries, words, &mut done);
+                self.write_to_device(cpu, device, pages, entries, words, &mut done);
             }
             if !room || done[..pages.len()].iter().all(|&d| d) {
                 return;
@@ -190,7 +210,7 @@ impl Swap {
         cpu: Cpu,
         device: DeviceId,
         pages: &[&PageBytes],
-        entries: &impl Fn(usize) -> EntryId,
+        entries: &[EntryId],
         words: &mut [EntryWord],
         done: &mut [bool; BATCH],
     ) {
@@ -222,7 +242,7 @@ impl Swap {
                 Ok(()) => done[i] = true,
                 Err(error) => {
                     words[i] = EntryWord::FREE;
-                    self.write_failed(cpu, entries(i), place, error);
+                    self.write_failed(cpu, entries[i], place, error);
                 }
             }
         }

@@ -63,8 +63,7 @@ impl Relocator {
             .collect()
     }
 
-    /// Reads the slots of `from`, each page checked against its word; twice if need be. Where the system has no memory
-    /// for that, there is no place for the pages now.
+    /// Reads the slots of `from`, each page checked against its word; twice if need be.
     fn read_checked(
         &self,
         store: &dyn Store,
@@ -82,7 +81,7 @@ impl Relocator {
                 &mut result,
             );
             if result[0] == Err(IoError::Again) {
-                return Err(Moved::NoPlace);
+                return Err(Moved::Later);
             }
             let good = result[0].is_ok()
                 && data
@@ -125,7 +124,10 @@ impl Relocator {
         }
         let (words, data) = match self.read_source(devices, owner, from) {
             Ok(read) => read,
-            Err(not_moved) => return not_moved,
+            Err(not_moved) => {
+                self.allowance.fetch_add(1, Relaxed);
+                return not_moved;
+            }
         };
         let Some((page, (codec, len))) = data
             .first_chunk::<PAGE_SIZE>()
@@ -212,9 +214,13 @@ impl Mover for Relocator {
         let mut results = vec![Err(IoError::Device); words.len()];
         write_runs(&devices, to.device, &[run], &mut results, Retry::UntilBad);
         for (page, result) in (0..).zip(results) {
-            if let Err(error) = result {
-                self.counters.write_error.add(1);
-                return Moved::Unwritten { page, error };
+            match result {
+                Ok(()) => {}
+                Err(IoError::Again) => return Moved::Later,
+                Err(error) => {
+                    self.counters.write_error.add(1);
+                    return Moved::Unwritten { page, error };
+                }
             }
         }
         devices.wrote(to.device, pages);

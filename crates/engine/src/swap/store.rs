@@ -88,14 +88,18 @@ fn name_same_filled(pages: &[&PageBytes], words: &mut [EntryWord]) -> u8 {
 }
 
 impl Swap {
-    /// Stores the pages of one folio or run, 1 to 512, into consecutive entries and returns
-    /// the first. All or nothing.
+    /// Stores the pages of one folio or run, 1 to 64, into consecutive entries and returns the first. All or nothing.
     pub fn store(
         &self,
         cpu: Cpu,
         group: GroupId,
         pages: &[&PageBytes],
     ) -> Result<EntryId, StoreError> {
+        assert!(
+            pages.len() <= BATCH,
+            "{} pages of {BATCH} at most",
+            pages.len()
+        );
         let (first, group) = match pages.len() {
             1 => {
                 let mut one = [EntryId(0)];
@@ -112,22 +116,17 @@ impl Swap {
             refused: Refused::default(),
         };
         let mut words = [EntryWord::FREE; BATCH];
-        for (i, batch) in pages.chunks(BATCH).enumerate() {
-            let start = first.plus((i * BATCH) as u32);
-            let words = &mut words[..batch.len()];
-            let entry = |k: usize| start.plus(k as u32);
-            let outcome = self.make_places(&mut storing, batch, entry, words);
-            self.name(start, words);
-            if let Err(error) = outcome {
-                self.free(cpu, first, pages.len() as u32);
-                if pages.len() == 1 {
-                    self.count_refused(&storing.refused);
-                }
-                return Err(error);
-            }
+        let words = &mut words[..pages.len()];
+        let entry = |k: usize| first.plus(k as u32);
+        let outcome = self.make_places(&mut storing, pages, entry, words);
+        self.name(first, words);
+        if outcome.is_err() {
+            self.free(cpu, first, pages.len() as u32);
         }
-        self.count_refused(&storing.refused);
-        Ok(first)
+        if outcome.is_ok() || pages.len() == 1 {
+            self.count_refused(&storing.refused);
+        }
+        outcome.map(|()| first)
     }
 
     /// Stores single pages: `out[i]` is the entry of `pages[i]`, or none if there was no room for
@@ -346,15 +345,15 @@ impl Swap {
         words: &mut [EntryWord],
     ) -> u64 {
         let mut out = [&[0; PAGE_SIZE]; BATCH];
-        for (out, &k) in out.iter_mut().zip(left) {
-            *out = pages[k as usize];
+        let mut owners = [EntryId(0); BATCH];
+        for ((out, owner), &k) in out.iter_mut().zip(&mut owners).zip(left) {
+            (*out, *owner) = (pages[k as usize], entries(k as usize));
         }
         let mut slots = [EntryWord::FREE; BATCH];
         let (out, slots) = (&out[..left.len()], &mut slots[..left.len()]);
         if storing.group.writeback() && self.has_devices() {
-            let (cpu, aim) = (storing.cpu, storing.aim);
-            let entries = |i: usize| entries(left[i] as usize);
-            self.store_on_devices(cpu, storing.scratch, out, entries, slots, aim);
+            let (cpu, aim, owners) = (storing.cpu, storing.aim, &owners[..left.len()]);
+            self.store_on_devices(cpu, storing.scratch, out, owners, slots, aim);
         }
         for (&k, &word) in left.iter().zip(&*slots) {
             words[k as usize] = word;

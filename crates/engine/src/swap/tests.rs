@@ -673,6 +673,63 @@ fn a_page_that_moves_while_it_is_read_is_looked_for_again() {
     swap.check();
 }
 
+/// The system has no memory for the transfers of a drain, from one device, to the other, or into the pool: no page is
+/// lost, and the device leaves when it has.
+#[test]
+fn a_drain_without_memory_is_put_off() {
+    for (codec, reads) in [
+        (CodecKind::None, true),
+        (CodecKind::None, false),
+        (CodecKind::Lz4, true),
+    ] {
+        let rig = rig(small(codec), Some(2));
+        let (swap, cpu) = (&rig.swap, Cpu(0));
+        let pages: Vec<PageBytes> = (0..64).map(|seed| page(seed, 100)).collect();
+        let refs: Vec<&PageBytes> = pages.iter().collect();
+        let first = swap.store(cpu, GroupId(0), &refs).unwrap();
+        swap.shrink_pool(cpu, u64::MAX);
+        let devices = swap.devices.clone().unwrap();
+        let (from, to) = (rig.device.clone().unwrap(), faulty(2, &rig.world));
+        let pooled = codec != CodecKind::None;
+        if !pooled {
+            devices
+                .add(to.clone(), DeviceSpec::default(), None)
+                .unwrap();
+        }
+        swap.let_drained_into_pool(64);
+        let short = if reads { &from } else { &to };
+        *short.why.lock().unwrap() = IoError::Again;
+        for _ in 0..3 {
+            let bits = if reads {
+                &short.fail_reads
+            } else {
+                &short.fail_writes
+            };
+            bits.store(u32::MAX, Relaxed);
+            let step = devices.drain_step(cpu, DeviceId(0), 64);
+            assert_eq!(step, Ok(Drain::Moved(0)));
+            bits.store(0, Relaxed);
+            swap.check();
+        }
+        assert_eq!(swap.drained.load(Relaxed), 64, "nothing is in the pool");
+        let usage = devices.usage();
+        assert!(usage.iter().all(|u| (u.errors, u.bad) == (0, 0)));
+        assert_eq!(rig.counters.write_error.get(), 0);
+        while devices.drain_step(cpu, DeviceId(0), 64).unwrap() != Drain::Done {}
+        devices.remove(cpu, DeviceId(0)).unwrap();
+        swap.check();
+        let source = match pooled {
+            true => Source::Pool,
+            false => Source::Device,
+        };
+        for (i, content) in (0..).zip(&pages) {
+            let mut out = [0; PAGE_SIZE];
+            assert_eq!(swap.load(cpu, first.plus(i), &mut out, false), Ok(source));
+            assert!(out == *content);
+        }
+    }
+}
+
 /// A drain may meet a device that cannot be written: its slots leave service, and it does.
 #[test]
 fn write_errors_of_a_drain_take_out_slots_and_device() {

@@ -91,6 +91,38 @@ pub enum OpenError {
         /// The size of what there is to see.
         size: String,
     },
+    /// Its swap header is of no format that there is.
+    #[error(
+        "swap {path} has a swap header of version {version}, and ebb knows version 1 alone: give another, or run \"mkswap {path}\" if what is there can go"
+    )]
+    HeaderVersion {
+        /// The path as given.
+        path: String,
+        /// The version.
+        version: u32,
+    },
+    /// Its swap header lists bad pages.
+    #[error(
+        "swap {path} has {pages} bad pages by its swap header, and ebb passes over none: give another device, or run \"mkswap {path}\" without -c if they are good"
+    )]
+    BadPages {
+        /// The path as given.
+        path: String,
+        /// The number of bad pages.
+        pages: u32,
+    },
+    /// Asked for more than its swap header names.
+    #[error(
+        "swap {path} has a swap header for {size}, less than the {asked} asked for: run \"mkswap {path}\" for one for all of it, or ask for less"
+    )]
+    HeaderNamesLess {
+        /// The path as given.
+        path: String,
+        /// The bytes that it names.
+        size: String,
+        /// The size asked for.
+        asked: String,
+    },
     /// It holds the image of a suspended system.
     #[error("swap {path} holds the image of a hibernated system: resume or discard that first")]
     Hibernated {

@@ -4,9 +4,10 @@ use super::content::{Content, SearchTime, content};
 use super::error::{OpenError, errno, system};
 use super::opened::{OpenedDevice, facts, finish, is_in_memory, usable};
 use super::spec::SwapTarget;
-use super::swap_header::{CLUSTER, HEADER, PendingHeader};
+use super::swap_header::{CLUSTER, HEADER, PendingHeader, named_bytes};
 use super::sysfs;
 use crate::size::human;
+use ebb_engine::PAGE_SIZE;
 use ebb_sys::block_device;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -47,20 +48,14 @@ pub fn existing(
     }
     let block = metadata.file_type().is_block_device();
     let (fd, whole) = hold(path, &name, metadata, block)?;
-    let end = match place.size {
-        None => whole,
-        Some(size) if size.of(whole) <= whole => size.of(whole),
-        Some(size) => {
-            return Err(OpenError::LessThanAsked {
-                path: name,
-                size: human(whole),
-                asked: size.to_string(),
-            });
-        }
-    };
     // Before its size: nobody is to enlarge what is somebody's data.
     let pending_header = may_be_written(&fd, &name, whole, place, look)?;
+    let named = match pending_header {
+        Some(_) => None,
+        None => named_bytes(&fd, &name)?,
+    };
     let mut notes = Vec::new();
+    let end = end(&name, whole, named, place, &mut notes)?;
     let size =
         usable(&name, end.saturating_sub(HEADER), place.size, &mut notes)? / CLUSTER * CLUSTER;
     if size == 0 {
@@ -92,6 +87,43 @@ pub fn existing(
     let mut device = finish(fd, facts, name, place, notes);
     device.pending_header = pending_header;
     Ok(device)
+}
+
+/// The end of the part that is used, of an area of `whole` bytes: of those that its header names, if it has one that
+/// says so, as what lies behind them may be anybody's. A header may name more than there is.
+fn end(
+    name: &str,
+    whole: u64,
+    named: Option<u64>,
+    place: &SwapTarget,
+    notes: &mut Vec<String>,
+) -> Result<u64, OpenError> {
+    let area = named.unwrap_or(whole).min(whole);
+    if let Some(size) = place.size {
+        let (path, asked) = (name.to_owned(), size.to_string());
+        return match size.of(area) {
+            end if end <= area => Ok(end),
+            end if end <= whole => Err(OpenError::HeaderNamesLess {
+                path,
+                size: human(area),
+                asked,
+            }),
+            _ => Err(OpenError::LessThanAsked {
+                path,
+                size: human(whole),
+                asked,
+            }),
+        };
+    }
+    // The last part of a page is nothing that a header could name.
+    if area + (PAGE_SIZE as u64) <= whole {
+        notes.push(format!(
+            "swap {name}: its swap header names {} of its {}, and no more is used: \"mkswap {name}\" makes a new one",
+            human(area),
+            human(whole)
+        ));
+    }
+    Ok(area)
 }
 
 /// Opens it for nobody else meanwhile, and says how large it is.

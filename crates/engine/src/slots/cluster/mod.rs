@@ -132,6 +132,11 @@ impl Cluster {
         Self::unused(ClusterState::OffList(Owner::Cpu(cpu)))
     }
 
+    /// Slots in use or out of service, without those that were given back and wait.
+    pub fn used(&self) -> u16 {
+        self.count - self.table.as_ref().map_or(0, Table::gone)
+    }
+
     /// The table; the cluster must have one.
     pub fn table(&mut self) -> &mut Table {
         self.table.as_mut().expect("a cluster in use has a table")

@@ -10,7 +10,7 @@ pub(in crate::slots) struct DrainProgress {
     pub begun: AtomicBool,
     /// The slot at which the next step begins; 0: a round does.
     pub next: AtomicU32,
-    /// Flag: an earlier step of this round moved something.
+    /// Flag: an earlier step of this round moved something, or put it off.
     moved: AtomicBool,
     /// Flag: an earlier step of this round failed.
     failed: AtomicBool,
@@ -19,17 +19,18 @@ pub(in crate::slots) struct DrainProgress {
 /// The result of a whole round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::slots) enum Round {
-    /// Some pages were moved, or none was there.
+    /// Some pages were moved or put off, or none was there.
     Moved,
     /// Pages were there, and none could be moved.
     Failed,
 }
 
 impl DrainProgress {
-    /// After a step: what the round has come to, if it has ended.
-    pub fn ended(&self, moved: usize, failed: bool) -> Option<Round> {
+    /// After a step: what the round has come to, if it has ended. `moved` says whether the step moved pages or put
+    /// some off.
+    pub fn ended(&self, moved: bool, failed: bool) -> Option<Round> {
         let over = self.next.load(Relaxed) == 0;
-        let moved = self.moved.load(Relaxed) || moved > 0;
+        let moved = self.moved.load(Relaxed) || moved;
         let failed = self.failed.load(Relaxed) || failed;
         self.moved.store(moved && !over, Relaxed);
         self.failed.store(failed && !over, Relaxed);

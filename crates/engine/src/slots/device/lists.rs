@@ -23,7 +23,7 @@ pub(in crate::slots) struct Head {
 ///
 /// `tables` = Σ bytes of clusters' tables; `fresh` = clusters not used so far, the last ones of the
 /// device (0 with a lender). `held` = slots of clusters that are ours to allocate in; `idle` = slots of
-/// frozen and inherited clusters; those past the device's end are in neither.
+/// frozen and inherited clusters.
 pub(in crate::slots) struct Lists {
     pub heads: [Head; LISTS],
     pub fresh: u32,
@@ -90,14 +90,14 @@ impl Device {
             self.copies.0.say();
         }
         let was = cluster.state;
-        let slots = (CLUSTER_SLOTS - self.past_end(c)) as u64;
+        let slots = CLUSTER_SLOTS as u64;
         lists.held += slots * u64::from(to.is_ours());
         lists.held -= slots * u64::from(was.is_ours());
         lists.idle += slots * u64::from(to.is_idle());
         lists.idle -= slots * u64::from(was.is_idle());
         if to.is_idle() != was.is_idle() {
             // In this order the sum of both is never too large.
-            let used = i64::from(self.used_in(c, cluster));
+            let used = i64::from(cluster.used());
             self.count_in(was, -used);
             self.count_in(to, used);
         }

@@ -66,8 +66,7 @@ impl World {
                 assert_eq!(owner, Some(EntryId(entry as u32)));
             }
         }
-        let used: u32 = devices.usage().iter().map(|device| device.used).sum();
-        assert_eq!(used as usize, entries.len());
+        assert_eq!(in_use(devices) as usize, entries.len());
     }
 }
 
@@ -110,15 +109,15 @@ impl CacheReclaim for World {
     }
 }
 
-/// Two devices with room for a few pages each, and pages of entries 0, 1, ... on the first.
-fn pages_on_the_first(pages: u16, room: u64, beside: u64) -> (Arc<Devices>, Arc<World>, DeviceId) {
+/// Two devices, the first with room for a few pages, and pages of entries 0, 1, ... on it.
+fn pages_on_the_first(pages: u16, room: usize) -> (Arc<Devices>, Arc<World>, DeviceId) {
     let devices = no_devices();
     let world = World::of(&devices);
-    let first = add_small(&devices, room);
+    let first = add_small(&devices, room, 0);
     for entry in 0..u32::from(pages) {
         assert!(world.store(&devices, A, 1, entry));
     }
-    add_small(&devices, beside);
+    add(&devices, 512, false).unwrap();
     (devices, world, first)
 }
 
@@ -131,7 +130,7 @@ fn finish(devices: &Devices, device: DeviceId) {
 #[test]
 fn loom_a_drain_moves_pages_that_are_freed() {
     model(|| {
-        let (devices, world, first) = pages_on_the_first(3, 3, 3);
+        let (devices, world, first) = pages_on_the_first(3, 3);
         let (other, entries) = (devices.clone(), world.clone());
         let thread = thread::spawn(move || assert!(entries.free(&other, B, 1)));
         // Everything that it saw may be gone meanwhile; nothing is lost in any case.
@@ -149,7 +148,7 @@ fn loom_a_drain_moves_pages_that_are_freed() {
 #[test]
 fn loom_a_drain_moves_pages_while_others_come() {
     model(|| {
-        let (devices, world, first) = pages_on_the_first(2, 4, 6);
+        let (devices, world, first) = pages_on_the_first(2, 4);
         let (other, entries) = (devices.clone(), world.clone());
         let thread = thread::spawn(move || {
             assert!(entries.store(&other, B, 1, 5));
@@ -170,7 +169,7 @@ fn loom_a_drain_moves_pages_while_others_come() {
 fn holes() -> (Arc<Devices>, Arc<World>) {
     let devices = no_devices();
     let world = World::of(&devices);
-    add_small(&devices, 4);
+    add_small(&devices, 4, 0);
     for entry in 0..4 {
         assert!(world.store(&devices, A, 1, entry));
     }
@@ -201,7 +200,7 @@ fn loom_the_runs_of_a_scattered_folio_are_freed_one_by_one() {
 fn loom_a_scattered_folio_is_drained_while_it_comes_and_goes() {
     model(|| {
         let (devices, world) = holes();
-        add_small(&devices, 6);
+        add(&devices, 512, false).unwrap();
         let (other, entries) = (devices.clone(), world.clone());
         let thread = thread::spawn(move || {
             // Scattered over the first device, or whole on the second.
@@ -244,7 +243,7 @@ fn loom_a_compaction_meets_a_free() {
 fn copies(entries: &[u32]) -> (Arc<Devices>, Arc<World>) {
     let devices = no_devices();
     let world = World::of(&devices);
-    let id = add_small(&devices, 4);
+    let id = add_small(&devices, 4, 0);
     for entry in 0..4 {
         assert!(world.store(&devices, A, 1, entry));
     }
@@ -292,7 +291,7 @@ fn loom_a_window_with_a_copy_is_looked_at_again() {
     model(|| {
         let devices = no_devices();
         let world = World::of(&devices);
-        let id = add_small(&devices, 4);
+        let id = add_small(&devices, 4, 1);
         // Of the folio's order, so that its cluster is looked into for that.
         for entry in [0, 2] {
             assert!(world.store(&devices, A, 2, entry));

@@ -51,7 +51,7 @@ fn loom_two_threads_begin_the_only_cluster() {
 fn loom_two_threads_borrow_the_only_cluster() {
     model(|| {
         let devices = no_devices();
-        add_small(&devices, 4);
+        add_lent(&devices, 512, &[0]);
         let other = devices.clone();
         let thread = thread::spawn(move || allocate(&other, B, 1, 1));
         let mine = allocate(&devices, A, 1, 2);
@@ -88,14 +88,14 @@ fn loom_a_cluster_on_its_way_back_to_the_lender_is_waited_for() {
 fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
     model_within(1, || {
         let devices = no_devices();
-        let id = add_small(&devices, 6);
+        let id = add_small(&devices, 6, 0);
         for i in 0..6 {
             allocate(&devices, A, 1, i).unwrap();
         }
         for at in [1, 3, 5] {
             let one = Extent {
                 device: id,
-                ..slot(FIRST + at, 1)
+                ..slot(at, 1)
             };
             devices.free_now(A, EntryId(at), one).unwrap();
         }
@@ -109,7 +109,7 @@ fn loom_what_a_folio_holds_that_will_not_fit_is_waited_for() {
             "three slots are not enough for four pages"
         );
         assert!(mine.is_some(), "three slots were free all the time");
-        assert_eq!(devices.usage()[0].used, 3 + 2);
+        assert_eq!(in_use(&devices), 3 + 2);
     });
 }
 

@@ -2,6 +2,7 @@
 //! cluster.
 
 use super::*;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -174,6 +175,68 @@ fn empty_clusters_go_to_another_process_that_finds_none() {
     assert!(mine.held(DeviceId(0)) >= 2);
     mine.check();
     other.check();
+}
+
+/// A lender whose words another process has overwritten.
+struct Lying {
+    answers: std::sync::Mutex<VecDeque<u32>>,
+}
+
+impl Lender for Lying {
+    fn acquire(&self) -> Option<ClusterIndex> {
+        self.answers.lock().unwrap().pop_front().map(ClusterIndex)
+    }
+    fn release(&self, cluster: ClusterIndex) {
+        panic!("cluster {cluster} goes to others");
+    }
+    fn has_readers(&self, _: ClusterIndex) -> bool {
+        false
+    }
+    fn stop_reading(&self, _: ClusterIndex) {}
+    fn free_clusters(&self) -> u64 {
+        u64::MAX
+    }
+    fn is_wanted(&self) -> bool {
+        false
+    }
+}
+
+/// A cluster lent twice, or one that there is not, is a refusal; what is held stays as it is.
+#[test]
+fn wrong_words_of_a_lender_are_refused() {
+    for child in [false, true] {
+        let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
+        let answers = VecDeque::from([0]);
+        let lender = Arc::new(Lying {
+            answers: answers.into(),
+        });
+        let spec = DeviceSpec::default();
+        let id = devices
+            .add(blank(4 * 512), spec, Some(lender.clone()))
+            .unwrap();
+        let mut out = ExtentList::new();
+        devices.allocate(A, 300, EntryId(0), &mut out).unwrap();
+        if child {
+            devices.fork_child();
+        }
+        let wrong = [0, 4, 0, u32::MAX, 0, 1 << 23];
+        lender.answers.lock().unwrap().extend(wrong);
+        let free = devices.free_slots(&devices.device(id).unwrap());
+        assert!(free <= 5 * 512, "{free} slots of 4 clusters");
+        while !lender.answers.lock().unwrap().is_empty() {
+            let got = devices.allocate(A, 512, EntryId(1000), &mut out);
+            assert_eq!(got, Err(AllocError::Full));
+            devices.work(A, 8);
+            devices.check();
+        }
+        assert_eq!(devices.owner(id, SlotIndex(299)), Some(EntryId(299)));
+        // A right one after them is taken.
+        lender.answers.lock().unwrap().push_back(3);
+        out.clear();
+        devices.allocate(A, 512, EntryId(1000), &mut out).unwrap();
+        assert_eq!(out[0].start, SlotIndex(3 * 512));
+        devices.check();
+    }
 }
 
 /// Retires another device when it is asked for its free clusters.

@@ -89,8 +89,7 @@ fn one(slots: u64, options: Options) -> (Devices, DeviceId) {
 impl Devices {
     /// Clusters of a device that are ours.
     fn held(&self, id: DeviceId) -> u64 {
-        let held = self.device(id).unwrap().lists().held;
-        held.div_ceil(CLUSTER_SLOTS as u64)
+        self.device(id).unwrap().lists().held / CLUSTER_SLOTS as u64
     }
 }
 
@@ -192,7 +191,7 @@ fn lent(clusters: u32) -> (Devices, Arc<Lent>) {
     let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
     let lender = Arc::new(Lent::default());
     lender.free.lock().unwrap().extend((0..clusters).rev());
-    let store = blank(u64::from(clusters) * 512 - 12);
+    let store = blank(u64::from(clusters) * 512);
     devices
         .add(store, DeviceSpec::default(), Some(lender.clone()))
         .unwrap();

@@ -244,14 +244,15 @@ impl Run {
     ) -> Result<DeviceId, AddError> {
         let lender: Option<Arc<dyn Lender>> = lent.then(|| {
             let lender = Lent::default();
-            let clusters = slots.div_ceil(CLUSTER_SLOTS as u64) as u32;
+            let clusters = (slots / CLUSTER_SLOTS as u64) as u32;
             lender.free.lock().unwrap().extend((0..clusters).rev());
             Arc::new(lender) as _
         });
         let id = self.devices.add(blank(slots), spec, lender)?;
         self.entries.naive.lock().unwrap().devices.push(Known {
             id,
-            slots: slots as u32,
+            // What is left over at its end is not used.
+            slots: slots as u32 / 512 * 512,
             spec,
             errors: 0,
             written: 0,
@@ -264,12 +265,6 @@ impl Run {
         let naive = self.entries.naive.lock().unwrap();
         let n = naive.devices.len();
         Some(naive.devices[nth.checked_rem(n)?].id)
-    }
-
-    fn slots(&self, device: u8) -> u32 {
-        let usage = self.devices.usage();
-        let found = usage.iter().find(|d| d.device.0 == device);
-        found.unwrap().slots
     }
 
     pub(super) fn owned(&self, nth: usize) -> Option<(u8, u32)> {
@@ -366,7 +361,6 @@ impl Run {
         };
         let cluster_end = SlotIndex(slot).cluster().first_slot().0 + CLUSTER_SLOTS as u32;
         let end = (slot + u32::from(len)).min(cluster_end);
-        let end = end.min(self.slots(device));
         let naive = self.entries.naive.lock().unwrap();
         let first = naive.owner[&(device, slot)];
         let owner = |s: &u32| naive.owner.get(&(device, *s)).copied();
@@ -599,8 +593,9 @@ impl Run {
         let naive = self.entries.naive.lock().unwrap();
         for usage in self.devices.usage() {
             let known = naive.devices.iter().find(|d| d.id == usage.device);
-            let out = known.unwrap().out;
+            let Known { out, slots, .. } = *known.unwrap();
             assert_eq!((usage.out, usage.accepting), (out, !out), "{usage:?}");
+            assert_eq!(usage.slots, slots);
         }
         for (&(device, slot), &owner) in &naive.owner {
             assert_eq!(

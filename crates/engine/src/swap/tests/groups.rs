@@ -17,12 +17,18 @@ fn roomy() -> Rig {
     rig(config, Some(20))
 }
 
+/// Folios whose entries follow each other; the first.
 fn store(swap: &Swap, group: u16) -> EntryId {
     let pages: Vec<PageBytes> = (0..PAGES)
         .map(|n| page(n << 8 | u32::from(group), 200))
         .collect();
     let refs: Vec<&PageBytes> = pages.iter().collect();
-    swap.store(Cpu(0), GroupId(group), &refs).unwrap()
+    let folios = refs.chunks(super::super::write_batch::BATCH);
+    let firsts: Vec<EntryId> = folios
+        .map(|folio| swap.store(Cpu(0), GroupId(group), folio).unwrap())
+        .collect();
+    assert!(firsts.is_sorted_by(|a, b| a.plus(64) == *b), "{firsts:?}");
+    firsts[0]
 }
 
 /// One turn; how many pages went to the device.

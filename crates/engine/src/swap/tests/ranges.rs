@@ -5,7 +5,7 @@ use super::*;
 use crate::PageBytes;
 #[cfg(debug_assertions)]
 use crate::entries::EntryWord;
-use crate::entries::SPARE;
+use crate::entries::{Location, SPARE};
 #[cfg(debug_assertions)]
 use crate::locks::{LockRank as LockPlace, taken};
 
@@ -84,6 +84,65 @@ fn a_folio_over_scattered_slots_is_one_range_of_entries() {
     swap.check();
 }
 
+/// A page of one repeated word needs no slot: those on either side of it lie side by side all the same, and the folio
+/// counts as one, wherever that page is.
+#[test]
+fn a_folio_with_a_page_of_one_value_keeps_its_place() {
+    let rig = rig(small(CodecKind::None), Some(8));
+    let (swap, counters) = (&rig.swap, &rig.counters);
+    for (i, value) in (0..16).enumerate() {
+        let mut folio = pages(16, 512);
+        folio[value] = page(1, 0);
+        let refs: Vec<&PageBytes> = folio.iter().collect();
+        let first = swap.store(Cpu(0), GroupId(0), &refs).unwrap();
+        swap.check();
+        let slot = |n: usize| match swap.space.lock(first.plus(n as u32)).word().location() {
+            Location::Slot(place) => place.slot.0,
+            other => panic!("page {n} is at {other:?}"),
+        };
+        for run in [0..value, value + 1..16] {
+            let slots = run.map(slot).collect::<Vec<_>>();
+            assert!(slots.is_sorted_by(|a, b| a + 1 == *b), "{slots:?}");
+        }
+        assert_eq!(swap.place(first.plus(value as u32)), Place::SameFilled);
+        let whole = i as u64 + 1;
+        assert_eq!(counters.swpout[4].get(), whole);
+        // One run where the page is the first, one more each time that it has pages on both sides.
+        let runs = 1 + 2 * (whole - 1) - u64::from(value == 15);
+        assert_eq!(counters.swpout_runs.get(), runs);
+        let mut back = [0; PAGE_SIZE];
+        for (entry, content) in (0..16).map(|i| first.plus(i)).zip(&folio) {
+            swap.load(Cpu(0), entry, &mut back, true).unwrap();
+            assert!(back == *content);
+        }
+    }
+    assert_eq!(counters.swpout_fallback[4].get(), 0);
+}
+
+/// There is room for the pages before one of one value, not for those behind it.
+#[test]
+fn a_folio_with_room_for_one_of_its_runs_takes_none() {
+    let rig = rig(small(CodecKind::None), Some(1));
+    let (swap, cpu, group) = (&rig.swap, Cpu(0), GroupId(0));
+    let devices = swap.devices.as_ref().unwrap();
+    let content = pages(CLUSTER_SLOTS as u32 - 8, 512);
+    for batch in content.chunks(64) {
+        let refs: Vec<&PageBytes> = batch.iter().collect();
+        let stored = swap.store_each(cpu, group, &refs, &mut [None; 64]);
+        assert_eq!(stored, Ok(refs.len()));
+    }
+    let (entries, used) = (swap.entries(), devices.usage()[0].used);
+    let mut folio = pages(16, 512);
+    folio[8] = page(1, 0);
+    let refs: Vec<&PageBytes> = folio.iter().collect();
+    assert_eq!(swap.store(cpu, group, &refs), Err(StoreError::Full));
+    swap.check();
+    assert_eq!((swap.entries(), devices.usage()[0].used), (entries, used));
+    assert_eq!(rig.counters.swpout[4].get(), 0);
+    assert!(swap.store(cpu, group, &refs[..9]).is_ok(), "eight slots");
+    swap.check();
+}
+
 /// The slots of a folio in a full cluster do not wait in the return cache one by one.
 #[test]
 fn a_folio_side_by_side_is_freed_in_one_piece() {
@@ -117,31 +176,42 @@ fn a_store_that_fails_half_way_leaves_no_copy() {
     for (codec, clusters) in [(CodecKind::Lz4, None), (CodecKind::None, Some(1))] {
         let rig = rig(small(codec), clusters);
         let (swap, cpu, group) = (&rig.swap, Cpu(0), GroupId(0));
-        let content = pages(CLUSTER_SLOTS as u32, 512);
+        let content = pages(100, 512);
         let refs: Vec<&PageBytes> = content.iter().collect();
         let mut older = [None; 100];
-        assert_eq!(
-            swap.store_each(cpu, group, &refs[..100], &mut older),
-            Ok(100)
-        );
-        let (entries, memory) = (swap.entries(), swap.memory());
-        // Some batches find room, a later one does not.
-        assert_eq!(swap.store(cpu, group, &refs), Err(StoreError::Full));
-        swap.check();
-        assert_eq!(swap.entries(), entries);
-        assert_eq!(swap.memory().pool_data_bytes, memory.pool_data_bytes);
-        assert_eq!(swap.memory().pool_pages, memory.pool_pages);
+        assert_eq!(swap.store_each(cpu, group, &refs, &mut older), Ok(100));
+        // Some pages find room, later ones do not: one of a single value lies between two runs.
+        let mut folio = pages(64, 512);
+        folio[20] = page(1, 0);
+        let folio: Vec<&PageBytes> = folio.iter().collect();
+        let mut whole = Vec::new();
+        loop {
+            let (entries, memory) = (swap.entries(), swap.memory());
+            let stored = swap.store(cpu, group, &folio);
+            swap.check();
+            if let Ok(first) = stored {
+                whole.push(first);
+                continue;
+            }
+            assert_eq!(stored, Err(StoreError::Full));
+            assert_eq!(swap.entries(), entries);
+            assert_eq!(swap.memory().pool_data_bytes, memory.pool_data_bytes);
+            assert_eq!(swap.memory().pool_pages, memory.pool_pages);
+            break;
+        }
         for (entry, content) in older.into_iter().flatten().zip(&content) {
             let mut out = [0; PAGE_SIZE];
             swap.load(cpu, entry, &mut out, false).unwrap();
             assert!(out == *content);
         }
+        whole.iter().for_each(|&first| swap.free(cpu, first, 64));
         swap.check();
         assert_eq!(swap.entries(), 0);
         // The slots that it had taken for a while are there again.
-        let fits = if clusters.is_some() { 512 } else { 200 };
-        let again = swap.store(cpu, group, &refs[..fits]);
-        assert!(again.is_ok(), "{codec:?}: {again:?}");
+        for _ in 0..=whole.len() {
+            let again = swap.store(cpu, group, &folio);
+            assert!(again.is_ok(), "{codec:?}: {again:?}");
+        }
     }
 }
 

@@ -306,12 +306,6 @@ impl Table {
         Some((start, &mut owners.0[start..start + pages]))
     }
 
-    /// Takes free slots out of service. The table is whole.
-    pub fn take_bad(&mut self, start: usize, slots: usize) {
-        self.take(start, slots).fill(SlotOwner::BAD);
-        self.whole().known.bad += slots as u16;
-    }
-
     /// Makes used slots free, none of them bad. A whole table keeps their last owners.
     #[inline]
     pub fn release(&mut self, start: usize, slots: usize) {
