@@ -11,6 +11,7 @@ use crate::map::page_map::{Page, PageNumber, UNIT};
 use crate::map::ranges::Range;
 use crate::process::base::Base;
 use crate::process::state::State;
+use crate::reclaim::attempts::Waiter;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
@@ -41,7 +42,7 @@ impl<K: Kernel> FaultService<K> {
         }
         drop(state);
         for fault in early {
-            self.wake_unserved(PageNumber::of(fault.address));
+            self.wake_unserved(Waiter::of(&fault));
         }
     }
 
