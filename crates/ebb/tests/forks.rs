@@ -198,3 +198,19 @@ print(len(kept))";
     assert!(output.status.success(), "{said}");
     assert_eq!((&output.stdout[..], &*said), (&b"24576\n"[..], ""));
 }
+
+/// A thread of ours makes a page its own before it captures it. Dropped without libc just then, the page is not waited for:
+/// nobody else would bring it, as that thread has the lock.
+#[test]
+fn pages_that_are_dropped_without_libc_as_they_leave() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("shed").as_os_str(), "64".as_ref(), "40".as_ref()]);
+    let job = job.time_limit(Duration::from_secs(100));
+    let alone = free(&job, "shed");
+    let managed = Under::budget(40 * MIB).behind_libc().run(&job);
+    managed.assert_same(&alone, "shed");
+    managed.assert_quiet("shed");
+    assert!(managed.counter("unshared") > 0, "{}", managed.stats);
+}

@@ -572,6 +572,40 @@ fn memory_that_is_to_be_filled_at_once() {
     managed.assert_close_to_budget(0, "a stack");
 }
 
+/// Memory that is not paged comes in the place of other memory by a call under a lock that service needs. It is filled
+/// after that: a filter of the program's refuses a call that does both, as it is by itself.
+#[test]
+fn memory_that_is_mapped_over_other_memory_and_filled() {
+    if cannot_page() {
+        return;
+    }
+    let over = |words: &[&str]| {
+        let program = c_program("filled");
+        let words = words.iter().map(OsStr::new);
+        let job = Job::new(
+            [program.as_os_str(), "over".as_ref(), "8".as_ref()]
+                .into_iter()
+                .chain(words),
+        );
+        job.time_limit(Duration::from_secs(30))
+    };
+    let alone = free(&over(&[]), "over");
+    let refused = over(&["apart"]).run(None).expect("it starts");
+    assert_eq!(
+        refused.ending(),
+        "exit 2",
+        "the filter is none: {}",
+        refused.stderr
+    );
+    for words in [&[][..], &["apart"]] {
+        let managed = Under::budget(64 * MIB)
+            .options(&["--eager"])
+            .run(&over(words));
+        managed.assert_same(&alone, "over");
+        managed.assert_quiet("over");
+    }
+}
+
 /// What a program writes to a private mapping of a file leaves like other memory. Two of 12 MiB are more than this
 /// budget. With `--eager` all of it pages from the start.
 #[test]

@@ -17,6 +17,7 @@
 //! - the areas of a `process_madvise`, which lie in the caller's memory
 
 use crate::Errno;
+use crate::kernel::PAGE;
 use crate::pagemap::Mapped;
 use crate::program::Gone;
 pub use crate::thread::Entry;
@@ -176,6 +177,13 @@ pub trait Kernel: Sync + Sized + 'static {
     unsafe fn move_pages(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>);
     /// Protects present pages from writes, or lets them be written and wakes who waits.
     fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno>;
+    /// Writes to a page of the program what it holds: it is the process's own from then on, and no relative's. False: it
+    /// has gone, or is protected. Waits for nobody; populating it would wait for its page.
+    fn own_page(&self, page: usize) -> bool {
+        // In a kernel in memory that waits for nobody either: it passes over what is missing.
+        // SAFETY: populating changes no content.
+        unsafe { self.madvise(page, PAGE, libc::MADV_POPULATE_WRITE) }.is_ok()
+    }
     /// Whether a page lies in registered memory: see [`Userfaultfd::is_registered`].
     fn is_registered(&self, page: usize) -> bool;
     /// Lets threads that wait for these pages try again.

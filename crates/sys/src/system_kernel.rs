@@ -315,6 +315,9 @@ impl Kernel for SystemKernel {
     fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
         self.descriptors().fault.protect(start, len, on)
     }
+    fn own_page(&self, page: usize) -> bool {
+        futex::rewrite(page).is_ok()
+    }
     #[inline]
     fn is_registered(&self, page: usize) -> bool {
         self.descriptors().fault.is_registered(page)

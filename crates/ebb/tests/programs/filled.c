@@ -3,13 +3,22 @@
  *   filled locked         locked, and larger in place
  *   filled at_once MIB    mapped, a third first and the rest then, and filled as fast as can be with huge pages
  *   filled stack MIB      given to a thread as its stack, which uses little of it; as much is filled elsewhere
+ *   filled over MIB       mapped over other memory with MAP_POPULATE: files, shared memory, what is not paged
+ *   filled over MIB apart the same, where the system refuses to map over other memory and to fill it in one call
  * Prints what is there, which is the same wherever it runs. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define PAGE 4096
 
@@ -62,6 +71,55 @@ static void *thread(void *arg)
 	return NULL;
 }
 
+/* An mmap with MAP_FIXED and MAP_POPULATE is refused from now on. */
+static void refuse(void)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[3])),
+		BPF_STMT(BPF_ALU | BPF_AND | BPF_K, MAP_FIXED | MAP_POPULATE),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MAP_FIXED | MAP_POPULATE, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+	must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no new privileges");
+	must(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0, "seccomp");
+}
+
+/* Maps it over other memory. How many of its pages are there when that is done; and it is written, if it may be. */
+static void over(char *at, size_t pages, const char *what, int prot, int flags, int fd)
+{
+	unsigned char *there = malloc(pages);
+	size_t count = 0;
+	must(there != NULL, "malloc");
+	must(mmap(at, pages * PAGE, prot, MAP_FIXED | flags, fd, 0) == at, what);
+	must(mincore(at, pages * PAGE, there) == 0, "mincore");
+	for (size_t i = 0; i < pages; i++)
+		count += there[i] & 1;
+	if (prot & PROT_WRITE)
+		number(at, 0, pages);
+	printf("%s: %zu of %zu pages there\n", what, count, pages);
+	free(there);
+}
+
+static void each_over(char *at, size_t pages)
+{
+	const int both = PROT_READ | PROT_WRITE, filled = MAP_POPULATE, private = MAP_PRIVATE, shared = MAP_SHARED;
+	int file = memfd_create("filled", 0);
+	must(file >= 0 && ftruncate(file, pages * PAGE) == 0, "a file");
+	over(at, pages, "private, not paged", both, private | MAP_ANONYMOUS | MAP_STACK | filled, -1);
+	over(at, pages, "shared", both, shared | MAP_ANONYMOUS | filled, -1);
+	over(at, pages, "shared, not waited for", both, shared | MAP_ANONYMOUS | filled | MAP_NONBLOCK, -1);
+	over(at, pages, "not to be touched", PROT_NONE, private | MAP_ANONYMOUS | MAP_STACK | filled, -1);
+	over(at, pages, "a file", both, shared | filled, file);
+	over(at, pages, "a file, to be read", PROT_READ, shared | filled, file);
+	over(at, pages, "a file, for itself", both, private | filled, file);
+	over(at, pages, "paged", both, private | MAP_ANONYMOUS | filled, -1);
+	check("paged", at, 0, pages);
+}
+
 int main(int argc, char **argv)
 {
 	must(argc > 1, "how");
@@ -86,6 +144,12 @@ int main(int argc, char **argv)
 		must(p != MAP_FAILED, "mremap");
 		check("moved", p, 0, pages);
 		check("beyond", p + len, pages, pages);
+	} else if (!strcmp(argv[1], "over")) {
+		char *p = memory(len, 0);
+		number(p, 0, pages);
+		if (argc > 3)
+			refuse();
+		each_over(p, pages);
 	} else if (!strcmp(argv[1], "at_once")) {
 		size_t first = pages / 3;
 		char *p = memory(first * PAGE, 0);

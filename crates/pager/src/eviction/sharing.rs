@@ -34,7 +34,7 @@
 //! a move by UFFDIO_MOVE or mremap, the copy that fork makes of it), and mprotect keeps it.
 
 use crate::eviction::reclaimer::Reclaimer;
-use crate::map::mask::ones;
+use crate::map::mask::{ones, runs};
 use crate::map::page_map::{Mask, Page, PageNumber};
 use crate::map::ranges::Range;
 use crate::process::state::State;
@@ -102,22 +102,32 @@ impl<K: Kernel> Reclaimer<K> {
     }
 
     /// Makes pages from `start` on writable and nobody else's: as many of the first `pages` as are there without a
-    /// gap, and ours. Unless `shared` ones may be copied, none that another process maps. How many that are, and how many of
-    /// them were copied.
+    /// gap, and ours. Unless `shared` ones may be copied, none that another process maps. How many could be written
+    /// meanwhile, and how many of them were copied.
+    ///
+    /// The program may drop pages without libc, and the system those that it freed (MADV_FREE), just after the look. A
+    /// thread of ours that waited for one would wait for itself, with the lock held.
     pub fn own(&self, start: usize, pages: usize, shared: bool) -> (usize, usize) {
         let mapped = self.look(start, pages);
         let good: Mask = mapped.present & if shared { !0 } else { !mapped.shared };
-        // The caller, or this, writes to them: a thread of ours that met a protected page would wait for itself.
+        // A page that is protected would not be written.
         let run = self.unprotect_run(start, (good.trailing_ones() as usize).min(pages));
-        if run > 0 {
-            self.counters().unshared.add(run as u64);
-            // SAFETY: populating changes no content.
-            let _ = unsafe {
-                self.kernel
-                    .madvise(start, run * PAGE_SIZE, libc::MADV_POPULATE_WRITE)
-            };
+        let address = |i: usize| start + i * PAGE_SIZE;
+        let is_own = |i: &usize| self.kernel.own_page(address(*i));
+        let own = (0..run).filter(is_own).fold(0, |mask, i| mask | ones(i, 1));
+        self.counters().unshared.add(own.count_ones().into());
+        // A copy of what relatives still have is charged before it is made.
+        for (first, len) in runs(mapped.protected & ones(0, run) & !own) {
+            self.protect(address(first), len * PAGE_SIZE);
         }
-        (run, (mapped.shared & ones(0, run)).count_ones() as usize)
+        let copied = match mapped.shared & ones(0, run) {
+            0 => 0,
+            shared => {
+                let now = self.look(start, run);
+                shared & now.present & !now.shared
+            }
+        };
+        (run, copied.count_ones() as usize)
     }
 
     /// Pages of `start..end` are about to be dropped: those that relatives keep are theirs alone.

@@ -11,6 +11,7 @@ use crate::map::page_map::{Page, PageNumber, UNIT};
 use crate::map::ranges::Range;
 use crate::process::base::Base;
 use crate::process::state::State;
+use crate::reclaim::attempts::Waiter;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
@@ -41,7 +42,7 @@ impl<K: Kernel> FaultService<K> {
         }
         drop(state);
         for fault in early {
-            self.wake_unserved(PageNumber::of(fault.address));
+            self.wake_unserved(Waiter::of(&fault));
         }
     }
 
@@ -140,6 +141,7 @@ impl<K: Kernel> FaultService<K> {
     /// Takes pages off the list that are the program's no more: it unmapped them without libc.
     fn forget_unmapped(&self, state: &mut State, start: usize, end: usize) {
         state.pages.forget(Some(self.swap), self.cpu(), start, end);
+        state.pages.give_back_tables();
         self.leave_to_program(state, start, end);
         self.counters()
             .map_disagrees
@@ -214,6 +216,7 @@ impl<K: Kernel> FaultService<K> {
     fn let_go(&self, state: &mut State, range: &Range) {
         let (start, end) = (range.start, range.end);
         state.pages.forget(Some(self.swap), self.cpu(), start, end);
+        state.pages.give_back_tables();
         match range.attributes.in_child.absent {
             true => state.ranges.remove(start, end),
             false => self.leave_to_program(state, start, end),

@@ -4,9 +4,10 @@ use crate::eviction::make_room::{Step, When};
 use crate::fault::fault_service::FaultService;
 use crate::fault::install::Refusals;
 use crate::fault::resolve::Served;
-use crate::map::page_map::{PageNumber, UNIT};
+use crate::map::page_map::UNIT;
 use crate::process::transit::SHORT;
 use crate::process::worker::{DeferredFault, PendingFault, Worker};
+use crate::reclaim::attempts::Waiter;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use std::time::Duration;
@@ -31,7 +32,7 @@ impl<K: Kernel> FaultService<K> {
         if let Some(stuck) = self.serve_unless_stuck(worker, pending, stuck) {
             match self.base.lifecycle.is_keeper(self.kernel.thread()) {
                 // It comes once more, to a service thread.
-                true => self.wake_unserved(pending.waiter().page),
+                true => self.wake_unserved(pending.waiter()),
                 false => worker.defer(stuck),
             }
         }
@@ -53,7 +54,7 @@ impl<K: Kernel> FaultService<K> {
                 Served::Done => return None,
                 // Nobody but the keeper gives pages up: it comes once more, to a service thread.
                 Served::NoPage if self.base.lifecycle.is_keeper(self.kernel.thread()) => {
-                    self.wake_unserved(pending.waiter().page);
+                    self.wake_unserved(pending.waiter());
                     return None;
                 }
                 Served::NoPage => {
@@ -141,7 +142,7 @@ impl<K: Kernel> FaultService<K> {
     /// Lets them come once more instead, to a service thread: for who must not wait meanwhile.
     pub fn wake_again(&self, worker: &mut Worker) {
         while let Some(fault) = worker.next_unparked() {
-            self.wake_unserved(PageNumber::of(fault.address));
+            self.wake_unserved(Waiter::of(&fault));
         }
     }
 
@@ -156,9 +157,12 @@ impl<K: Kernel> FaultService<K> {
         }
     }
 
-    /// Wakes a thread whose fault is to come once more.
-    pub fn wake_unserved(&self, page: PageNumber) {
-        self.stops_waiting(self.now());
-        self.wake(page, 1);
+    /// Wakes a thread whose fault is to come once more. The page may be there by then: it never comes, and its thread
+    /// would hold its pages for ever if it counted as one that waits.
+    pub fn wake_unserved(&self, waiter: Waiter) {
+        let now = self.now();
+        self.lock().pages.served(waiter, now);
+        self.stops_waiting(now);
+        self.wake(waiter.page, 1);
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! The process with the coldest memory is asked (`ebb_tree`, `charge.rs`). Its resident pages go to the pool; where
 //! little but the pool is left, the oldest of that go to devices.
+//!
+//! Peers want charge, used or not. The system, where it has no page for this process, wants pages.
 
 use crate::eviction::make_room::Step;
 use crate::keeper::thread::Keeper;
@@ -63,18 +65,46 @@ impl<K: Kernel> Keeper<K> {
     /// devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
     /// evicted.
     pub fn give_up(&self, worker: &mut Worker, pages: i64) {
-        let (from_pool, aim) = {
-            let state = self.lock();
-            let from_pool = Self::most_is_out(&state) && self.gives_pool();
-            (from_pool, state.charge.charged() - pages)
-        };
+        let (from_pool, aim) = self.aim(&self.lock(), pages);
         if from_pool && self.give_up_pool(aim) || self.give_up_resident(worker, pages, aim) {
             return;
         }
         // The rest is in the pool. A process that needs more asks again.
         self.give_up_pool(aim);
-        let mut state = self.lock();
-        let used = self.used(&state);
+        self.settle(&mut self.lock());
+    }
+
+    /// Gives `pages` to the system, which has none for this process. What is charged ahead is no page: counted here, it
+    /// would be given up and charged again for ever, and nothing evicted.
+    pub fn give_to_system(&self, worker: &mut Worker, pages: i64) {
+        let (from_pool, aim) = {
+            let mut state = self.lock();
+            self.settle(&mut state);
+            self.aim(&state, pages)
+        };
+        self.give_all(worker, pages, (from_pool, aim));
+    }
+
+    /// The same, of the pool first if it is `from_pool`. What that gives may be less than is wanted.
+    fn give_all(&self, worker: &mut Worker, pages: i64, (from_pool, aim): (bool, i64)) {
+        if from_pool {
+            self.give_up_pool(aim);
+        }
+        if !self.give_up_resident(worker, pages, aim) {
+            self.give_up_pool(aim);
+        }
+        self.settle(&mut self.lock());
+    }
+
+    /// Whether the pool is to give first, and what may be charged when `pages` less are.
+    fn aim(&self, state: &State, pages: i64) -> (bool, i64) {
+        let from_pool = Self::most_is_out(state) && self.gives_pool();
+        (from_pool, state.charge.charged() - pages)
+    }
+
+    /// Gives back what is charged and not used.
+    fn settle(&self, state: &mut State) {
+        let used = self.used(state);
         state.charge.settle(self.member, used, 0);
     }
 
@@ -93,7 +123,7 @@ impl<K: Kernel> Keeper<K> {
                 let left = state.charge.charged() - aim;
                 let used = self.used(&state);
                 if -state.charge.over(used) >= left.min(AT_ONCE) {
-                    state.charge.settle(self.member, used, 0);
+                    self.settle(&mut state);
                 }
                 if state.charge.charged() <= aim {
                     return true;
@@ -111,9 +141,7 @@ impl<K: Kernel> Keeper<K> {
                 _ => break,
             }
         }
-        let mut state = self.lock();
-        let used = self.used(&state);
-        state.charge.settle(self.member, used, 0);
+        self.settle(&mut self.lock());
         evicted() > begin
     }
 
@@ -137,8 +165,7 @@ impl<K: Kernel> Keeper<K> {
             left -= part.max((less / PAGE_SIZE as u64) as i64);
             let mut state = self.lock();
             self.settle_given_back(&mut state);
-            let used = self.used(&state);
-            state.charge.settle(self.member, used, 0);
+            self.settle(&mut state);
             left = left.min(state.charge.charged() - aim);
         }
         any
@@ -151,4 +178,51 @@ fn published(oldest_ms: Option<u32>, state: &State, now: Time) -> u64 {
     oldest_ms.map_or(0, |oldest| {
         (now.as_nanos() as u64).saturating_sub(age(oldest)).max(1)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::map::page_map::UNIT;
+    use crate::tests::machine::Machine;
+    use ebb_engine::slots::DeviceSpec;
+    use ebb_memory_kernel::PAGE;
+    use ebb_stores::RamStore;
+    use ebb_tree::Config;
+    use std::sync::Arc;
+
+    /// Some of what the system wants is in the pool, which is most of what can leave. The rest is resident.
+    #[test]
+    fn what_the_system_wants_beyond_the_pool_is_resident() {
+        const WANTED: i64 = 256;
+        let mut machine = Machine::with(8192, Config::default(), |devices| {
+            let store = Arc::new(RamStore::new(8192));
+            devices
+                .add(store, DeviceSpec::default(), None)
+                .expect("a device");
+        });
+        let start = machine.map(1024);
+        (0..1024).for_each(|i| machine.write(start + i * PAGE, 1 + i as u8 % 100));
+        (0..512).for_each(|i| machine.evict(start + i * PAGE));
+        machine.store_staged();
+        let used = || {
+            let state = machine.process.lock();
+            machine.process.used(&state)
+        };
+        let pool = machine.process.swap.pool_bytes() as i64 / PAGE as i64;
+        assert!((1..WANTED / 2).contains(&pool), "{pool} pages of the pool");
+        machine.kernel.pass(std::time::Duration::from_secs(1));
+        let before = used();
+        let aim = {
+            let mut state = machine.process.lock();
+            machine.keeper.settle(&mut state);
+            machine.keeper.aim(&state, WANTED).1
+        };
+        machine
+            .keeper
+            .give_all(&mut machine.worker, WANTED, (true, aim));
+        let gave = before - used();
+        assert!(gave + UNIT as i64 >= WANTED, "{gave} pages");
+        machine.read_all();
+        machine.check();
+    }
 }

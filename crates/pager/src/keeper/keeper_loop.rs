@@ -273,7 +273,10 @@ impl<K: Kernel> Keeper<K> {
         }
         let before = self.counters().evicted.get();
         let charged = self.lock().charge.charged();
-        self.give_up(&mut turn.worker, wanted as i64);
+        match refused {
+            true => self.give_to_system(&mut turn.worker, wanted as i64),
+            false => self.give_up(&mut turn.worker, wanted as i64),
+        }
         let mut state = self.lock();
         let gave = self.counters().evicted.get() - before;
         state.peer_reclaim.gave(gave);
@@ -309,6 +312,7 @@ impl<K: Kernel> Keeper<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::install::Refusals;
     use crate::map::page_map::UNIT;
     use crate::tests::machine::Machine;
     use ebb_engine::slots::DeviceSpec;
@@ -332,6 +336,32 @@ mod tests {
         turn.worker.unpark(&mut faults.to_vec());
         machine.pager.keeper_turn(&machine.keeper, &mut turn);
         assert_eq!(machine.kernel.touch(7, page, None).ok(), Some(5));
+    }
+
+    /// A process of 32 MiB or more charges as many pages ahead as are to be given up. They are no pages of the system's:
+    /// counted as given, nothing would be evicted, and the program ended.
+    #[test]
+    fn where_the_system_has_no_page_memory_is_given_up_beside_what_is_charged_ahead() {
+        const PAGES: usize = 1024;
+        let mut machine = Machine::without_pool(8192, RamStore::new(8192));
+        let start = machine.map(PAGES);
+        (0..PAGES).for_each(|i| machine.write(start + i * PAGE_SIZE, 1 + i as u8 % 100));
+        let mut refusals = Refusals::default();
+        for _ in 0..2 {
+            machine.process.refused(&mut refusals);
+            machine.kernel.pass(Duration::from_secs(1));
+        }
+        let mut state = machine.process.lock();
+        machine.process.measure(&mut state);
+        assert!(machine.process.has_room(&mut state, REFUSED as usize));
+        let before = state.pages.in_memory();
+        drop(state);
+        let mut turn = KeeperTurn::new(machine.kernel);
+        machine.pager.keeper_turn(&machine.keeper, &mut turn);
+        let gave = before - machine.process.lock().pages.in_memory();
+        assert!(gave + UNIT >= REFUSED as usize, "{gave} pages");
+        machine.read_all();
+        machine.check();
     }
 
     /// A device that is to go stays while its pages find no other place. Asked anew, it looks anew.

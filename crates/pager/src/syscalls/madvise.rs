@@ -278,6 +278,7 @@ impl<K: Kernel> Pager<K> {
             }
             at = stop;
         }
+        state.pages.give_back_tables();
         holes
     }
 }

@@ -28,6 +28,14 @@ fn fills(flags: i32) -> bool {
     flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE
 }
 
+/// The advice that fills memory as MAP_POPULATE does: with pages that may be written without a fault, but for shared ones.
+fn filling(prot: i32, flags: i32) -> i32 {
+    match prot & libc::PROT_WRITE != 0 && flags & libc::MAP_SHARED == 0 {
+        true => libc::MADV_POPULATE_WRITE,
+        false => libc::MADV_POPULATE_READ,
+    }
+}
+
 /// Linux gives MAP_SHARED_VALIDATE the bits of both; anything but plain private is not ours.
 fn manageable(prot: i32, flags: i32) -> bool {
     flags & PRIVATE == PRIVATE && flags & NEVER == 0 && !only_code(prot)
@@ -102,11 +110,9 @@ impl<K: Kernel> Pager<K> {
         if !(ours || flags & libc::MAP_FIXED != 0) {
             return plain();
         }
-        // The kernel would fill it before it is registered, however little room there is, and the lock is held.
-        let unfilled = match ours {
-            true => flags & !libc::MAP_POPULATE,
-            false => flags,
-        };
+        // The kernel would fill it while the lock is held, and what is ours before it is registered, however little room
+        // there is. Locked memory it fills whatever the call says; whether so much may be locked is known by that call alone.
+        let unfilled = flags & !libc::MAP_POPULATE;
         // The keeper has not the file, which comes in the place of what it maps.
         let (of_keeper, prot_of_keeper) = match ours {
             true => (unfilled, prot),
@@ -128,23 +134,21 @@ impl<K: Kernel> Pager<K> {
                 self.map_here(addr, len, prot, unfilled, (fd, offset), filled)?
             },
         };
-        if ours && fills(flags) {
-            self.fill(start, page_up(len), prot);
+        if fills(flags) {
+            self.fill(start, page_up(len), filling(prot, flags), ours);
         }
         Ok(start)
     }
 
     /// Touches all of it, page after page, as MAP_POPULATE does. As there it is no error where that fails. In small steps:
     /// while the kernel fills some, nobody can map or register memory. A keeper that starts does so a hundred times.
-    fn fill(&'static self, start: usize, len: usize, prot: i32) {
-        let advice = match prot & libc::PROT_WRITE {
-            0 => libc::MADV_POPULATE_READ,
-            _ => libc::MADV_POPULATE_WRITE,
-        };
-        self.admit_filled(len);
+    fn fill(&'static self, start: usize, len: usize, advice: i32, ours: bool) {
+        if ours {
+            self.admit_filled(len);
+        }
         for done in (0..len).step_by(FILL) {
             let step = FILL.min(len - done);
-            if !self.is_child() {
+            if ours && !self.is_child() {
                 // Where paging has begun meanwhile.
                 self.registered(start + done);
             }

@@ -1,8 +1,11 @@
 //! The keeper: registration, measuring, memory for peers.
 
 use super::machine::Machine;
+use crate::map::page_map::{Page, PageNumber};
+use crate::reclaim::attempts::Waiter;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
+use std::time::Duration;
 
 #[test]
 fn memory_is_registered_before_the_program_can_fill_it() {
@@ -47,6 +50,15 @@ fn a_first_touch_of_memory_that_has_just_grown_waits_for_its_registration() {
     machine.process.register_new();
     assert!(!machine.process.base.registration.is_awaited());
     assert!(!machine.kernel.waits(7));
+    let other = Waiter {
+        thread: 9,
+        page: PageNumber::of(start),
+    };
+    machine.kernel.pass(Duration::from_secs(1));
+    let now = machine.process.now();
+    let unit = other.page.unit();
+    let held = machine.process.lock().pages.held(unit, Some(other), || now);
+    assert_eq!(held.all(), 0, "nor does it count as one that waits");
     assert_eq!(machine.touch(7, start, None), 0);
     machine.check();
 }
@@ -172,7 +184,6 @@ fn memory_that_is_not_managed_is_charged() {
 /// A thread of the program's that calls while a page of its is in transit waits; one of ours does not.
 #[test]
 fn threads_of_the_pager_do_not_wait_for_transits() {
-    use crate::map::page_map::{Page, PageNumber};
     use crate::process::outcome::RETRY;
     let mut machine = Machine::new(2048);
     let start = machine.map(4);

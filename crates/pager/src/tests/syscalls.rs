@@ -37,6 +37,69 @@ fn memory_that_is_dropped_reads_as_zeros_wherever_it_was() {
     machine.check();
 }
 
+/// A page in each of so many chunks of the page map, and all of the memory.
+fn scattered(machine: &mut Machine, chunks: usize) -> (usize, usize) {
+    const CHUNK: usize = 2 << 20;
+    let start = machine.map(chunks * CHUNK / PAGE);
+    (0..chunks).for_each(|i| machine.write(start + i * CHUNK, 1));
+    (start, chunks * CHUNK)
+}
+
+/// Allocators drop memory at ever new addresses, and unmap none of it.
+#[test]
+fn tables_of_memory_that_is_dropped_are_given_back() {
+    let mut machine = Machine::new(4096);
+    let (start, len) = scattered(&mut machine, 256);
+    let tables = |machine: &Machine| machine.process.lock().pages.map().bytes();
+    let before = tables(&machine);
+    for advice in [libc::MADV_DONTNEED, libc::MADV_FREE] {
+        machine.write(start, 1);
+        assert_eq!(machine.madvise(start, len, advice), Ok(()));
+        machine.model.clear();
+        assert!(
+            8 * tables(&machine) < before,
+            "{before}: {}",
+            tables(&machine)
+        );
+        machine.check();
+    }
+    assert_eq!(machine.madvise(start, len, libc::MADV_DONTNEED), Ok(()));
+    machine.read(start);
+    machine.check();
+}
+
+/// The same of memory that is let go, or was unmapped without libc.
+#[test]
+fn tables_of_memory_that_is_not_managed_any_more_are_given_back() {
+    let mut machine = Machine::new(4096);
+    let tables = |machine: &Machine| machine.process.lock().pages.map().bytes();
+    for unmapped in [false, true] {
+        let (start, len) = scattered(&mut machine, 256);
+        let before = tables(&machine);
+        match unmapped {
+            true => {
+                unregister(&machine, start, start + len);
+                machine.kernel.unmap_behind(start, len / PAGE);
+            }
+            false => {
+                let mut state = machine.process.lock();
+                state
+                    .ranges
+                    .change(start, start + len, |a| a.released = true);
+            }
+        }
+        machine.process.register_new();
+        machine.model.clear();
+        assert!(machine.process.lock().ranges.find(start).is_none());
+        assert!(
+            8 * tables(&machine) < before,
+            "{before}: {}",
+            tables(&machine)
+        );
+        machine.check();
+    }
+}
+
 #[test]
 fn memory_that_is_unmapped_is_forgotten_and_what_comes_there_is_new() {
     let mut machine = Machine::new(1024);
