@@ -51,11 +51,6 @@ impl<S: Store> Encrypted<S> {
         &self.slot_keys
     }
 
-    /// Bytes of RAM that the buffers can come to hold, and that slot keys do.
-    pub fn memory_bytes(&self) -> usize {
-        LANES * BOUNCE_PAGES * PAGE_SIZE + self.slot_keys.memory_bytes()
-    }
-
     fn tweak(&self, slot: u64) -> Tweak {
         let mut tweak = [0; 16];
         tweak[..8].copy_from_slice(&slot.to_le_bytes());

@@ -179,7 +179,8 @@ impl SlotKeys {
     }
 
     /// Its memory, in bytes.
-    pub fn memory_bytes(&self) -> usize {
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
         let clusters = self.blocks.iter().filter_map(OnceLock::get).flatten();
         let each = clusters
             .clone()

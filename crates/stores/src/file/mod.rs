@@ -34,7 +34,7 @@ use ebb_sys::{block_device, clock};
 use errno::classify;
 use lane::Lane;
 use on_demand::OnDemand;
-use read_ahead::{AHEAD_PAGES, ReadAhead};
+use read_ahead::ReadAhead;
 use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -172,11 +172,6 @@ impl FileStore {
     /// Whether a thread that gives way to every other may watch for the end of its reads; on at first.
     pub fn set_watches(&self, on: bool) {
         self.watches.store(on, Relaxed);
-    }
-
-    /// Bytes of RAM that the bounce buffers and reads ahead can come to hold.
-    pub fn memory_bytes(&self) -> usize {
-        (LANES * BOUNCE_PAGES + AHEAD_PAGES) * PAGE_SIZE
     }
 
     /// The operation's place on the device, or none if it is out of range.

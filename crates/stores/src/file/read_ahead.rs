@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Pages of its memory: 512 KiB.
-pub const AHEAD_PAGES: usize = 128;
+const AHEAD_PAGES: usize = 128;
 /// Writes noted one by one; one more invalidates everything.
 const NOTED: usize = 64;
 
