@@ -1,6 +1,6 @@
 //! Asking the supervisor to join its tree.
 
-use crate::protocol::{self, ControlName, Hello, JoinReply};
+use crate::protocol::{self, ControlName, Hello, JoinReply, Settings};
 use crate::table::SlotNumber;
 use ebb_sys::paging::MemoryDescriptors;
 use ebb_sys::{peer, proc};
@@ -57,6 +57,7 @@ impl JoinError {
 pub struct Welcome {
     pub connection: OwnedFd,
     pub slot: SlotNumber,
+    pub settings: Settings,
     pub table: Option<OwnedFd>,
     /// The place where this process is of another user than the supervisor.
     pub memory: Option<MemoryDescriptors>,
@@ -120,13 +121,14 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         retry(|| net::connect(&another, &address)).map_err(JoinError::Connect)?;
     }
     match JoinReply::decode(&packet) {
-        Some(JoinReply::Welcome(slot)) => {
+        Some(JoinReply::Welcome(slot, settings)) => {
             let mut fds = fds.into_iter();
             let table = fds.next();
             let given = <[OwnedFd; 3]>::try_from(fds.collect::<Vec<_>>()).ok();
             Ok(Welcome {
                 connection: socket,
                 slot,
+                settings,
                 table,
                 memory: given.map(|[device, pagemap, memory]| MemoryDescriptors {
                     device,

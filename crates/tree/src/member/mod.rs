@@ -31,7 +31,7 @@ pub use join::JoinError;
 pub use limits::PagesOfMember;
 
 use crate::histogram::Histogram;
-use crate::protocol::{self, HelperExit};
+use crate::protocol::{self, HelperExit, Settings};
 use crate::table::{
     AgeCutoff, Asked, Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way,
     start_threshold,
@@ -69,6 +69,9 @@ pub struct Member {
     pub(crate) me: Arc<AtomicU32>,
     pub(crate) held: Held,
     pub(crate) connection: KeptFd,
+    settings: Settings,
+    /// The number of the last question for devices.
+    asked: AtomicU32,
     /// The program's process, as it sees itself.
     program: AtomicU32,
     /// Flag: the numbers that it sees are those of the table's PID namespace.
@@ -112,6 +115,8 @@ impl Member {
             me,
             held: Held::default(),
             connection,
+            settings: welcome.settings,
+            asked: AtomicU32::new(0),
             program: AtomicU32::new(pid),
             home: AtomicBool::new(home),
             memory: Mutex::new(welcome.memory),
@@ -126,16 +131,26 @@ impl Member {
     pub fn alone(budget: u64, config: Config) -> Result<Self, Errno> {
         let (table, _fd) = Table::create(budget, config)?;
         let slot = table.take_slot(StateWord::of(SlotState::Joined));
-        let slot = slot.ok_or(Errno::NOSPC)?;
-        Ok(Self {
+        Ok(Self::unsupervised(table, slot.ok_or(Errno::NOSPC)?, config))
+    }
+
+    /// A member with slot `me` and no connection.
+    fn unsupervised(table: &'static Table, me: SlotNumber, config: Config) -> Self {
+        Self {
             table,
-            me: Arc::new(AtomicU32::new(slot.0 as u32)),
+            me: Arc::new(AtomicU32::new(me.0 as u32)),
             held: Held::default(),
             connection: KeptFd::default(),
+            settings: Settings {
+                config,
+                user: rustix::process::geteuid().as_raw(),
+                serves_other_users: false,
+            },
+            asked: AtomicU32::new(0),
             program: AtomicU32::new(std::process::id()),
             home: AtomicBool::new(table.arrive()),
             memory: Mutex::default(),
-        })
+        }
     }
 
     /// In a tree without a supervisor: messages go to this socket.
@@ -163,7 +178,7 @@ impl Member {
         let welcome = request_join(&JoinRequest {
             control,
             // The program may be another's by now, which the supervisor has to say.
-            uid: self.table.user.load(Relaxed),
+            uid: self.user(),
             reserved: Some(self.slot()),
             program,
             pid,
@@ -184,7 +199,7 @@ impl Member {
 
     /// Whether a child of a member that became another user can be served.
     pub fn serves_other_users(&self) -> bool {
-        self.table.other_users.load(Relaxed) == 1
+        self.settings.serves_other_users
     }
 
     /// The number of the program's process, as it sees itself.
@@ -211,12 +226,12 @@ impl Member {
 
     /// The tree's user.
     pub fn user(&self) -> u32 {
-        self.table.user.load(Relaxed)
+        self.settings.user
     }
 
     /// How the run was configured.
     pub fn config(&self) -> Config {
-        self.table.config()
+        self.settings.config
     }
 
     /// The budget of the tree, in pages.
@@ -534,14 +549,6 @@ fn signed(pages: u64) -> i64 {
 impl Member {
     /// A member with slot `me` and no connection.
     pub(crate) fn for_test(table: &'static Table, me: SlotNumber) -> Self {
-        Self {
-            table,
-            me: Arc::new(AtomicU32::new(me.0 as u32)),
-            held: Held::default(),
-            connection: KeptFd::default(),
-            program: AtomicU32::new(std::process::id()),
-            home: AtomicBool::new(table.arrive()),
-            memory: Mutex::default(),
-        }
+        Self::unsupervised(table, me, Config::default())
     }
 }

@@ -129,7 +129,7 @@ impl Supervisor {
         let Ok(peer) = peer::of(connection.as_fd()) else {
             return;
         };
-        let unserved = !self.is_our_user(peer.uid) && !self.serves_other_users;
+        let unserved = !self.is_our_user(peer.uid) && !self.settings.serves_other_users;
         if unserved && !self.warned_other_user && self.is_inside(&peer) == Ok(true) {
             self.warn_other_user(peer.uid);
         }
@@ -138,7 +138,7 @@ impl Supervisor {
             // A process that joins is looked at once more.
             true if inside() == Ok(true) => PeerKind::Inside,
             true => PeerKind::Outside,
-            false if self.serves_other_users => match inside() {
+            false if self.settings.serves_other_users => match inside() {
                 Ok(true) => PeerKind::Changed,
                 _ if peer.uid == 0 => PeerKind::Outside,
                 Ok(false) => return refuse(&connection, &other_user(peer.uid)),
@@ -196,9 +196,7 @@ impl Supervisor {
         let connection = handshake.connection;
         // A process from which this one took over may have it too.
         let _ = epoll::delete(&self.epoll, &connection);
-        let received =
-            protocol::receive_up_to(&connection, protocol::MAX_REQUEST, RecvFlags::DONTWAIT);
-        let Ok((packet, fds)) = received else {
+        let Ok((packet, program)) = protocol::hear(&connection, protocol::MAX_REQUEST) else {
             return;
         };
         if let Some((version, request)) = Request::decode(&packet) {
@@ -207,7 +205,7 @@ impl Supervisor {
         let Some(hello) = Hello::decode(&packet) else {
             return;
         };
-        match self.join(&connection, &hello, fds.first(), handshake.kind) {
+        match self.join(&connection, &hello, program.as_ref(), handshake.kind) {
             Ok(slot) => self.add_connection(slot, connection),
             // If the peer is gone already there is nobody to tell.
             Err(why) => {

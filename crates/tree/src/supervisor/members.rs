@@ -201,7 +201,7 @@ impl Supervisor {
         slot: SlotNumber,
         (peer, uid): (u32, u32),
     ) -> Result<(), Errno> {
-        let packet = protocol::welcome(slot);
+        let packet = protocol::welcome(slot, &self.settings);
         if self.is_our_user(uid) {
             return protocol::send(connection, &packet, &[self.table_fd.as_fd()]);
         }
