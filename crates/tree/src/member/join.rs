@@ -3,7 +3,7 @@
 use crate::protocol::{self, ControlName, Hello, JoinReply, Settings};
 use crate::table::SlotNumber;
 use ebb_sys::paging::MemoryDescriptors;
-use ebb_sys::{peer, proc};
+use ebb_sys::{credentials, peer, proc};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -86,17 +86,10 @@ pub struct JoinRequest<'a> {
 
 /// Connects, says hello, and waits for the answer.
 pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
-    let control = request.control;
-    let unknown = || JoinError::Control(control.to_owned());
-    let name = ControlName::parse(control).ok_or_else(unknown)?;
-    let address = protocol::address(control).ok_or_else(unknown)?;
-    let socket = protocol::open(SocketFlags::empty()).map_err(JoinError::Connect)?;
-    retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
-    let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
-    // A program that began as root's may be another's by now.
-    if !name.is_listener(peer, request.uid) && !name.is_listener(peer, ROOT) {
-        // As if it were not there.
-        return Err(JoinError::Connect(Errno::CONNREFUSED));
+    // Root's supervisor judges by who connects: a program of root's that is another user for a while is root's.
+    let (mut socket, user) = credentials::as_user(ROOT, || connect(request))?;
+    if user != ROOT && credentials::can_become(ROOT) {
+        (socket, _) = connect(request)?;
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
         .map_err(JoinError::Connect)?;
@@ -106,7 +99,6 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         Ok(()) | Err(Errno::PIPE) => {}
         Err(e) => return Err(JoinError::Connect(e)),
     }
-
     #[cfg(debug_assertions)]
     crate::waits::wait_until_readable(socket.as_fd());
     let (packet, fds) = loop {
@@ -117,8 +109,7 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
     };
     if packet.is_empty() && request.reserved.is_some() {
         // It refuses with a word. If it has ended, nobody listens any more.
-        let another = protocol::open(SocketFlags::empty()).map_err(JoinError::Connect)?;
-        retry(|| net::connect(&another, &address)).map_err(JoinError::Connect)?;
+        connect(request)?;
     }
     match JoinReply::decode(&packet) {
         Some(JoinReply::Welcome(slot, settings)) => {
@@ -141,6 +132,23 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
         None => Err(JoinError::Protocol("an unknown packet")),
     }
+}
+
+/// A connection to the supervisor, and its user.
+fn connect(request: &JoinRequest<'_>) -> Result<(OwnedFd, u32), JoinError> {
+    let control = request.control;
+    let unknown = || JoinError::Control(control.to_owned());
+    let name = ControlName::parse(control).ok_or_else(unknown)?;
+    let address = protocol::address(control).ok_or_else(unknown)?;
+    let socket = protocol::open(SocketFlags::empty()).map_err(JoinError::Connect)?;
+    retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
+    let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
+    // A program that began as root's may be another's by now.
+    if !name.is_listener(peer, request.uid) && !name.is_listener(peer, ROOT) {
+        // As if it were not there.
+        return Err(JoinError::Connect(Errno::CONNREFUSED));
+    }
+    Ok((socket, peer.uid))
 }
 
 fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

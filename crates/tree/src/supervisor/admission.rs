@@ -239,8 +239,21 @@ impl Supervisor {
     /// Whether a process of this other user may join: it descends, by processes of that user, from a member that has
     /// become that user, or from a process of the tree and of our user. That one started its child as root, which gave
     /// that up, perhaps with an exec. Nobody becomes a user that may join by running a program of that user's.
+    ///
+    /// A process keeps its number, and a connection its user, as it executes a program that has more rights than who
+    /// runs it. So it has to be that user yet.
     fn admit_changed(&self, joining: &Joining, uid: u32) -> Result<(), String> {
         let us = rustix::process::geteuid().as_raw();
+        let pid = joining.process.pid();
+        match joining.is_as_it_connected(uid) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(format!(
+                    "process {pid} is not what it was as it connected, as user {uid}: its program has other rights"
+                ));
+            }
+            Err(error) => return Err(cannot_tell(pid, error)),
+        }
         let admits = |above: &Process| {
             if above.has_user(us)? && self.ascends_to_us(above.pid())? {
                 return Ok(Some(true));
@@ -254,7 +267,7 @@ impl Supervisor {
         match ascend(|| joining.process.parent(), admits) {
             Ok(true) => Ok(()),
             Ok(false) => Err(other_user(uid)),
-            Err(error) => Err(cannot_tell(joining.process.pid(), error)),
+            Err(error) => Err(cannot_tell(pid, error)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Invariants that hold whatever the members do.
 
 use crate::support::{Tree, descendants, kill, mib};
-use crate::{Scenario, admission, helped};
+use crate::{Scenario, admission, helped, rights};
 use ebb_engine::random::Random;
 use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_tree::{MAX_DEVICES, Mode, Reply, Request, Way};
@@ -116,6 +116,11 @@ pub const ALL: &[Scenario] = &[
         "who_took_the_name_is_not_believed",
         30,
         admission::squatters_are_not_believed,
+    ),
+    (
+        "rights_of_a_program_give_nothing_to_who_connected_before",
+        60,
+        rights::give_nothing_to_who_connected,
     ),
     ("storm_of_forks_and_kills", 120, storm),
 ];
