@@ -11,9 +11,9 @@ use std::time::Duration;
 
 const ROOT: u32 = 0;
 
-/// How long to wait for the supervisor's answer. A forked child, whose memory needs service, waits for as long as there
-/// is a supervisor: one that is stopped, as a shell's job is, goes on later.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long to wait at a time for the supervisor's answer. One that is stopped, as a shell's job is, goes on later, and
+/// whoever needs the answer waits again, after a look at what else has come.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a process could not join its tree. It can run unmanaged; its memory is then measured
 /// and counted, but not paged.
@@ -99,14 +99,7 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         Ok(()) | Err(Errno::PIPE) => {}
         Err(e) => return Err(JoinError::Connect(e)),
     }
-    #[cfg(debug_assertions)]
-    crate::waits::wait_until_readable(socket.as_fd());
-    let (packet, fds) = loop {
-        match protocol::receive(&socket) {
-            Err(Errno::AGAIN) if request.reserved.is_some() => {}
-            received => break received?,
-        }
-    };
+    let (packet, fds) = await_answer(&socket, request)?;
     if packet.is_empty() && request.reserved.is_some() {
         // It refuses with a word. If it has ended, nobody listens any more.
         connect(request)?;
@@ -149,6 +142,29 @@ fn connect(request: &JoinRequest<'_>) -> Result<(OwnedFd, u32), JoinError> {
         return Err(JoinError::Connect(Errno::CONNREFUSED));
     }
     Ok((socket, peer.uid))
+}
+
+/// Waits for the answer as long as there are a supervisor, which may be stopped, and the program.
+fn await_answer(
+    socket: &OwnedFd,
+    request: &JoinRequest<'_>,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), JoinError> {
+    loop {
+        #[cfg(debug_assertions)]
+        crate::waits::wait_until_readable(socket.as_fd());
+        match protocol::receive(socket) {
+            // A program that becomes another user waits until the calling thread has.
+            Err(Errno::AGAIN) if !request.program.is_some_and(is_gone) => _ = credentials::follow(),
+            received => return Ok(received?),
+        }
+    }
+}
+
+/// Whether a program has ended, or shares this process's memory no more, as after an exec.
+fn is_gone(program: BorrowedFd<'_>) -> bool {
+    let shares = |pid| proc::share_memory(std::process::id(), pid);
+    proc::has_ended(program)
+        || proc::pidfd_target(program).is_ok_and(|target| shares(target.pid) == Some(false))
 }
 
 fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

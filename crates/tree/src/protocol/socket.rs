@@ -65,10 +65,10 @@ pub fn hear(socket: impl AsFd, most: usize) -> Result<(Vec<u8>, Option<OwnedFd>)
 fn receive_with(
     socket: impl AsFd,
     most: usize,
-    flags: RecvFlags,
+    mut flags: RecvFlags,
     descriptors: bool,
 ) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
-    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    flags |= RecvFlags::CMSG_CLOEXEC;
     let mut packet = vec![0; most];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let room = if descriptors { space.len() } else { 0 };
@@ -81,7 +81,8 @@ fn receive_with(
             Err(Errno::INTR) => {
                 let limit = sockopt::socket_timeout(&socket, sockopt::Timeout::Recv)?;
                 if limit.is_some_and(|limit| begin.elapsed() >= limit) {
-                    return Err(Errno::AGAIN);
+                    // It may have come with the signal.
+                    flags |= RecvFlags::DONTWAIT;
                 }
             }
             Err(e) => return Err(e),
