@@ -67,6 +67,8 @@ pub struct Member {
     pub(crate) table: &'static Table,
     /// Our slot; another in a forked child. Shared with the lenders.
     pub(crate) me: Arc<AtomicU32>,
+    /// Which taking of it is ours.
+    taken: AtomicU32,
     pub(crate) held: Held,
     pub(crate) connection: KeptFd,
     settings: Settings,
@@ -113,6 +115,7 @@ impl Member {
         Ok(Self {
             table,
             me,
+            taken: AtomicU32::new(table.state(welcome.slot).taken),
             held: Held::default(),
             connection,
             settings: welcome.settings,
@@ -139,6 +142,7 @@ impl Member {
         Self {
             table,
             me: Arc::new(AtomicU32::new(me.0 as u32)),
+            taken: AtomicU32::new(table.state(me).taken),
             held: Held::default(),
             connection: KeptFd::default(),
             settings: Settings {
@@ -169,11 +173,13 @@ impl Member {
         let pid = number_of(program)?;
         self.program.store(pid, Relaxed);
         if program.is_some() {
-            // Without a supervisor too: see `reap_orphans`.
-            let taken = self.table.state(self.slot()).taken;
             // Its program may be further out.
             let named = Named::by(std::process::id(), self.table.arrive());
-            self.table.slot(self.slot()).name_helper(taken, named);
+            // Without a supervisor too: see `reap_orphans`. Not where the place was taken back, and is another's.
+            let taken = self.taken.load(Relaxed);
+            if self.table.state(self.slot()).taken == taken {
+                self.table.slot(self.slot()).name_helper(taken, named);
+            }
         }
         let welcome = request_join(&JoinRequest {
             control,
@@ -530,6 +536,7 @@ impl Member {
     pub fn child_started(&self, child: ChildSlot) {
         self.connection.forget();
         self.me.store(child.slot.0 as u32, Relaxed);
+        self.taken.store(child.taken, Relaxed);
         let home = self.table.arrive();
         self.home.store(home, Relaxed);
         let pid = std::process::id();
@@ -550,5 +557,40 @@ impl Member {
     /// A member with slot `me` and no connection.
     pub(crate) fn for_test(table: &'static Table, me: SlotNumber) -> Self {
         Self::unsupervised(table, me, Config::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    const NOBODY: &str = "ebb-tree-1-0-0123456789abcdef";
+
+    /// Its parent has died, it was taken for dead as well, and its place is another's.
+    #[test]
+    fn a_child_whose_place_was_taken_back_names_no_helper_of_anothers() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        table.arrive();
+        let me = table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
+        let member = Member::for_test(table, me);
+        let child = member.reserve_child(0).unwrap();
+        member.child_started(child);
+        let this = rustix::process::getpid();
+        let this = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty());
+        let this = this.unwrap();
+        let rejoins = || {
+            // It is named without a supervisor, too.
+            let rejoined = member.rejoin(NOBODY, Some(this.as_fd()));
+            assert!(matches!(rejoined, Err(JoinError::Connect(_))));
+        };
+        let helper = |taken| table.slot(child.slot).helper(taken);
+        rejoins();
+        assert_eq!(helper(child.taken), Named::Pid(std::process::id()));
+        table.set_state(child.slot, StateWord::FREE);
+        let next = table.take_slot(StateWord::reserved(None, false));
+        assert_eq!(next, Some(child.slot));
+        rejoins();
+        assert_eq!(helper(table.state(child.slot).taken), Named::Unborn);
     }
 }

@@ -119,6 +119,13 @@ impl Supervisor {
         more
     }
 
+    /// Somebody else may have had the last descriptor as the spare one was given away.
+    pub(super) fn refill_spare(&mut self) {
+        if self.spare.is_none() {
+            self.spare = super::spare();
+        }
+    }
+
     /// Whether processes of this user may join.
     pub(super) fn is_our_user(&self, uid: u32) -> bool {
         uid == rustix::process::geteuid().as_raw()
@@ -427,5 +434,24 @@ mod tests {
         );
         assert_eq!(cannot_tell(7, Errno::MFILE), NO_DESCRIPTORS);
         assert!(cannot_tell(7, Errno::SRCH).contains("whether process 7 is of this tree"));
+    }
+
+    /// Without one nobody could be refused any more, and whoever waits would keep the queue readable for ever.
+    #[test]
+    fn a_spare_descriptor_that_others_took_is_there_again_after_a_tick() {
+        let mut supervisor = Supervisor::new(crate::Setup {
+            budget_pages: 1000,
+            budgets: 1..=1000,
+            limits: crate::Limits::default(),
+            devices: Vec::new(),
+            config: crate::Config::default(),
+            notices: Some(Box::new(|_| ())),
+            open: None,
+            guard: None,
+        })
+        .unwrap();
+        supervisor.spare = None;
+        supervisor.tick();
+        assert!(supervisor.spare.is_some());
     }
 }
