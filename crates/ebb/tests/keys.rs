@@ -115,8 +115,8 @@ fn a_chain_of_a_thousand_forks_in_less_memory_than_it_has() {
     managed.assert_paged_within_budget("a long chain");
 }
 
-/// Forks a worker that becomes nobody, and looks how each side has the swap file open.
-const GIVES_UP_ROOT: &str = r#"
+/// Memory that does not compress, and a look how processes have the swap file open.
+const HEAP: &str = r#"
 import ctypes, hashlib, os, sys
 swap = sys.argv[1]
 PAGE = 4096
@@ -149,6 +149,10 @@ def held(pid):
     return sorted(how), users
 def wait(pid): return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 before = digest()
+"#;
+
+/// Forks a worker that becomes nobody, and looks how each side has the swap file open.
+const GIVES_UP_ROOT: &str = r#"
 ready, go = os.pipe(), os.pipe()
 worker = os.fork()
 if worker == 0:
@@ -183,16 +187,64 @@ fn a_worker_that_gave_up_root_has_no_swap_file_to_write() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let swap = swap_file(dir.path(), 512);
     let path: &OsStr = swap.as_ref();
-    let alone = free(&python(GIVES_UP_ROOT, &[path, "alone".as_ref()]), "worker");
+    let script = format!("{HEAP}{GIVES_UP_ROOT}");
+    let alone = free(&python(&script, &[path, "alone".as_ref()]), "worker");
     let managed = Under::budget(48 * MIB)
         .options(&["--pool-max", "8M", "--swap", &swap])
-        .run(&python(GIVES_UP_ROOT, &[path]));
+        .run(&python(&script, &[path]));
     println!("{}", String::from_utf8_lossy(&managed.run.stdout));
     managed.assert_same(&alone, "worker");
     assert!(managed.counter("pswpout") > 1000, "{}", managed.stats);
     let text = String::from_utf8_lossy(&managed.run.stdout);
     assert!(
         text.contains("the worker: 0") && !text.contains("False"),
+        "{text}"
+    );
+}
+
+/// Forks a child as another user, who may become root again, and does.
+const IS_ANOTHER_FOR_A_WHILE: &str = r#"
+os.seteuid(65534)
+child = os.fork()
+if child == 0:
+    good = digest() == before
+    change(5000, 12000)
+    mine = digest()
+    os.seteuid(0)
+    how = held(os.getpid())[0]
+    say(f'the child is root: {os.getresuid()}, and may write: {how in ([], [2])}')
+    if not sys.argv[2:] and how != [2]: say(f'{how}')
+    os._exit(0 if good and digest() == mine else 8)
+say(f'the child: {wait(child)}, as {os.getresuid()}')
+os.seteuid(0)
+change(0, 12000)
+after = digest()
+say(f'root may write: {held(os.getpid())[0] in ([], [2])}, {digest() == after}')
+"#;
+
+/// Servers of root's become a user for what they do for that user. They are root's all the same, as are their children.
+#[test]
+fn a_program_that_is_another_user_for_a_while_keeps_its_swap_files() {
+    if cannot_page() {
+        return;
+    }
+    if std::fs::metadata("/proc/self/status").unwrap().uid() != 0 {
+        return println!("skipped: only root can become another user");
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let swap = swap_file(dir.path(), 512);
+    let path: &OsStr = swap.as_ref();
+    let script = format!("{HEAP}{IS_ANOTHER_FOR_A_WHILE}");
+    let alone = free(&python(&script, &[path, "alone".as_ref()]), "for a while");
+    let managed = Under::budget(48 * MIB)
+        .options(&["--pool-max", "8M", "--swap", &swap])
+        .run(&python(&script, &[path]));
+    managed.assert_same(&alone, "for a while");
+    managed.assert_quiet("for a while");
+    assert!(managed.counter("pswpout") > 1000, "{}", managed.stats);
+    let text = String::from_utf8_lossy(&managed.run.stdout);
+    assert!(
+        text.contains("the child: 0") && !text.contains("False"),
         "{text}"
     );
 }

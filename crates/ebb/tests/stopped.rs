@@ -3,7 +3,9 @@
 mod common;
 
 use common::tree::Tree;
-use common::{cannot_page, ebb};
+use common::{Under, cannot_page, ebb, free};
+use ebb_harness::job::Job;
+use ebb_harness::{MIB, tools};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -87,4 +89,43 @@ fn who_asks_a_stopped_tree_waits_and_knows_why() {
     }
     assert_eq!(tree.limit(&[])["memory_bytes"], 41 << 20);
     tree.stop(1);
+}
+
+/// A process that pages forks, and its child becomes another user, while their supervisor is stopped. Both take longer
+/// than a member waits at a time.
+const NEEDS_AN_ANSWER: &str = r#"
+import hashlib, os, subprocess, time
+data = bytearray(b''.join(os.urandom(2500) + bytes(1596) for _ in range(12000)))
+def digest(): return hashlib.sha256(data).hexdigest()
+def stop():
+    control = os.environ.get('EBB_CONTROL')
+    if control is None: return
+    pid = control.split('-')[2]
+    subprocess.Popen(['sh', '-c', f'kill -STOP {pid}; sleep 5; kill -CONT {pid}'])
+    while open(f'/proc/{pid}/stat').read().rsplit(')', 1)[1].split()[0] != 'T': time.sleep(0.01)
+before = digest()
+stop()
+child = os.fork()
+if child == 0:
+    good = digest() == before
+    stop()
+    if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)
+    os._exit(0 if good and digest() == before else 8)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), digest() == before)
+"#;
+
+#[test]
+fn processes_that_need_an_answer_wait_for_a_stopped_tree() {
+    if cannot_page() {
+        return;
+    }
+    let python = tools::python().expect("python3");
+    let argv = [python.as_os_str(), "-c".as_ref(), NEEDS_AN_ANSWER.as_ref()];
+    let job = Job::new(argv).time_limit(Duration::from_secs(60));
+    let alone = free(&job, "an answer");
+    let managed = Under::budget(24 * MIB).run(&job);
+    managed.assert_same(&alone, "an answer");
+    managed.assert_quiet("an answer");
+    assert!(managed.counter("pswpout") > 0, "{}", managed.stats);
+    assert_eq!(managed.run.stdout, b"0 True\n");
 }

@@ -247,18 +247,22 @@ impl Kernel for SystemKernel {
     }
 
     fn open(&self) -> Result<(), String> {
-        let fault = Userfaultfd::open().map_err(|e| e.to_string())?;
-        let pagemap =
-            PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
-        let memory = MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
-        self.has_opened(Descriptors {
-            fault,
-            pagemap,
-            memory,
-            interruption: Self::interruption()?,
-            program: program::pid(),
-        });
-        Ok(())
+        // A program of root's that is another user for a while has what it may open as root.
+        credentials::as_user(0, || {
+            let fault = Userfaultfd::open().map_err(|e| e.to_string())?;
+            let pagemap =
+                PageMapFile::open().map_err(|e| format!("cannot open /proc/self/pagemap: {e}"))?;
+            let memory =
+                MemoryFile::open().map_err(|e| format!("cannot open /proc/self/mem: {e}"))?;
+            self.has_opened(Descriptors {
+                fault,
+                pagemap,
+                memory,
+                interruption: Self::interruption()?,
+                program: program::pid(),
+            });
+            Ok(())
+        })
     }
     fn open_given(&self, given: MemoryDescriptors) -> Result<(), String> {
         let fault = Userfaultfd::open_through(&given.device.into()).map_err(|e| e.to_string())?;

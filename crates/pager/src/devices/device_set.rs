@@ -75,6 +75,12 @@ enum Unusable {
     Refused(u64, AddError),
 }
 
+impl Unusable {
+    fn is_late(&self) -> bool {
+        matches!(self, Self::Unreached(why) if why.is_late())
+    }
+}
+
 /// A device that is empty, whose file some thread may still be reading.
 struct Closing {
     row: usize,
@@ -126,8 +132,12 @@ pub struct DeviceSet {
 }
 
 impl DeviceSet {
-    /// All devices that the tree has now.
-    pub fn new(devices: Arc<Devices>, member: &Member) -> Result<Self, String> {
+    /// All devices that the tree has now. It `waits` for a supervisor that is late as long as there is a program.
+    pub fn new(
+        devices: Arc<Devices>,
+        member: &Member,
+        waits: impl Fn() -> bool,
+    ) -> Result<Self, String> {
         let faults = Faults::from_environment().map_err(|e| e.to_string())?;
         let set = Self {
             devices,
@@ -148,7 +158,8 @@ impl DeviceSet {
                 map_reported: Time::ZERO,
             }),
         };
-        match set.follow(&mut set.lock(), member) {
+        let follow = || set.follow(&mut set.lock(), member);
+        match patiently(follow, Unusable::is_late, waits) {
             // It is told, and asked again, in the keeper's first turn.
             Err(Unusable::Unreached(JoinError::NotGiven)) => {}
             followed => followed.map_err(|e| e.to_string())?,
@@ -182,19 +193,17 @@ impl DeviceSet {
     }
 
     /// In a forked child, before anything else is done with the devices: descriptors of its own, which the
-    /// supervisor gives, for [`reattach`](Self::reattach).
-    pub fn receive_again(&self, member: &Member) -> Result<Vec<(u64, OwnedFd)>, JoinError> {
+    /// supervisor gives, for [`reattach`](Self::reattach). It `waits` as [`new`](Self::new) does.
+    pub fn receive_again(
+        &self,
+        member: &Member,
+        waits: impl Fn() -> bool,
+    ) -> Result<Vec<(u64, OwnedFd)>, JoinError> {
         let inner = self.lock();
         let there = |a: &&Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
         let rows = inner.attached.iter().filter(there);
         let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
-        // As for the answer before: a supervisor that is stopped goes on later.
-        let given = loop {
-            match member.attach(rows) {
-                Err(error) if error.is_late() => {}
-                given => break given?,
-            }
-        };
+        let given = patiently(|| member.attach(rows), JoinError::is_late, waits)?;
         Ok(given.into_iter().map(|d| (d.serial, d.fd)).collect())
     }
 
@@ -235,11 +244,14 @@ impl DeviceSet {
     }
 
     /// In the keeper, after the process became another user: the descriptors that the supervisor gives to
-    /// such a process take the place of those it had.
-    pub fn change_user(&self, member: &Member) -> Result<(), String> {
+    /// such a process take the place of those it had. Whether they have; else it is late, and is asked again.
+    pub fn change_user(&self, member: &Member) -> Result<bool, String> {
         let inner = &mut *self.lock();
         let rows = inner.attached.iter().fold(0, |rows, a| rows | 1 << a.row);
-        let mut given = member.attach(rows).map_err(|e| e.to_string())?;
+        let mut given = match member.attach(rows) {
+            Err(why) if why.is_late() => return Ok(false),
+            given => given.map_err(|e| e.to_string())?,
+        };
         for attached in &inner.attached {
             let at = given.iter().position(|d| d.serial == attached.serial);
             let at = at.ok_or("a swap device was not given again")?;
@@ -249,13 +261,15 @@ impl DeviceSet {
                 self.devices.only_read(attached.id);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// In a forked child: goes on with the same files by the descriptors that are `given`, by serial numbers.
     pub fn reattach(&self, member: &Member, mut given: Vec<(u64, OwnedFd)>) -> Result<(), String> {
         let mut inner = self.lock();
         inner.seen = None;
+        // Its clock may be another one's, which is behind (`unshare`).
+        (inner.tried, inner.reported, inner.map_reported) = (Time::ZERO, Time::ZERO, Time::ZERO);
         // The numbers of their descriptors mean nothing here.
         inner
             .closing
@@ -317,23 +331,25 @@ impl DeviceSet {
                 attached.leaving = Leaving::default();
             }
         }
-        let again = now() - inner.tried > TRY_AGAIN;
+        let again = now().saturating_sub(inner.tried) > TRY_AGAIN;
         if inner.seen != Some(changes) && (changed || again) {
-            inner.tried = now();
             // The supervisor is gone, hangs or is out of descriptors: what we have stays.
             if let Err(why) = self.follow(inner, member)
                 && changed
+                && !why.is_late()
             {
                 member.message(&format!("the swap devices cannot be looked at: {why}"));
             }
+            // It may have waited.
+            inner.tried = now();
         }
         self.close(inner, member);
         let busy = self.drain_leaving(inner, member, swap, cpu, &now, memory);
-        if busy || now() - inner.reported > TELL {
+        if busy || now().saturating_sub(inner.reported) > TELL {
             inner.reported = now();
             self.tell(inner, member);
         }
-        if now() - inner.map_reported > TELL_MAP && member.map_is_wanted() {
+        if now().saturating_sub(inner.map_reported) > TELL_MAP && member.map_is_wanted() {
             inner.map_reported = now();
             for attached in &inner.attached {
                 let fills = self.devices.cluster_fills(attached.id);
@@ -605,6 +621,20 @@ impl DeviceSet {
                 let answer = inner.asked.zip(attached.leaving.answer);
                 member.report_share(attached.row, used, u.errors, u.out, answer);
             }
+        }
+    }
+}
+
+/// Asks the supervisor again as long as its answer is late: one that is stopped, as a shell's job is, goes on later.
+fn patiently<T, E>(
+    mut ask: impl FnMut() -> Result<T, E>,
+    is_late: impl Fn(&E) -> bool,
+    waits: impl Fn() -> bool,
+) -> Result<T, E> {
+    loop {
+        match ask() {
+            Err(why) if is_late(&why) && waits() => {}
+            answered => return answered,
         }
     }
 }

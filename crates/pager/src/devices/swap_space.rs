@@ -108,7 +108,11 @@ pub fn open<K: Kernel>(
         ..Options::default()
     };
     let devices = Arc::new(Devices::new(topology.clone(), options));
-    let set = DeviceSet::new(devices.clone(), member)?;
+    let waits = || {
+        kernel.follow_user();
+        kernel.program_is_gone().is_none()
+    };
+    let set = DeviceSet::new(devices.clone(), member, waits)?;
     let checksum_key =
         stores::checksum_key().map_err(|e| format!("no key for checksums can be made: {e}"))?;
     let config = Config {

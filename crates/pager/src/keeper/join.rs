@@ -48,7 +48,8 @@ impl<K: Kernel> Pager<K> {
     fn take_over(&'static self, parent: &'static FaultService<K>, control: &str) -> Keeper<K> {
         let (member, devices) = (parent.member, &parent.swap_space.devices);
         let rejoined = member.rejoin(control, self.kernel.program_pidfd());
-        let given = match rejoined.and_then(|()| devices.receive_again(member)) {
+        let waits = || self.kernel.program_is_gone().is_none();
+        let given = match rejoined.and_then(|()| devices.receive_again(member, waits)) {
             // The supervisor is gone, perhaps since its welcome: the descriptors are the parent's.
             Err(JoinError::Connect(_)) if !member.supervised() => {
                 let parent_task = self.lifecycle.keeper_task();
@@ -105,6 +106,7 @@ impl<K: Kernel> Pager<K> {
                 keeper
             }
             Err(why) => {
+                self.leave_with_program(member);
                 member.message(&format!(
                     "process {} runs unmanaged, its memory stays in RAM: {why}; \
                      `ebb doctor` says what is low or missing here",

@@ -62,14 +62,16 @@ impl<K: Kernel> Pager<K> {
             return;
         };
         let member: &Member = process.member;
-        // Without a supervisor nobody gives others; it goes on with what it has, as the tree does.
-        if let Err(why) = process.swap_space.devices.change_user(member)
-            && member.supervised()
-        {
-            process.fail(&format!(
+        match process.swap_space.devices.change_user(member) {
+            // The program waits, and the keeper looks again in its next turn.
+            Ok(false) => return,
+            Ok(true) => {}
+            // Without a supervisor nobody gives others; it goes on with what it has, as the tree does.
+            Err(_) if !member.supervised() => {}
+            Err(why) => process.fail(&format!(
                 "the process became another user and cannot give back the swap devices, so it is ended: {why}; \
                  start `ebb run` as that user, or with --swap none"
-            ));
+            )),
         }
         self.user_changes.follow(&self.kernel, change);
     }

@@ -1,8 +1,10 @@
 //! The keeper: registration, measuring, memory for peers.
 
 use super::machine::Machine;
+use crate::devices::device_set::DrainTarget;
 use crate::map::page_map::{Page, PageNumber};
 use crate::reclaim::attempts::Waiter;
+use ebb_engine::Cpu;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
 use std::time::Duration;
@@ -207,4 +209,28 @@ fn threads_of_the_pager_do_not_wait_for_transits() {
     set(Page::Swapped(entry));
     machine.read_all();
     machine.check();
+}
+
+/// Memory that has room for no page of a device.
+struct NoRoom;
+
+impl DrainTarget for NoRoom {
+    fn holds(&mut self, _: u64) -> u64 {
+        0
+    }
+    fn make_room(&mut self, _: usize) -> bool {
+        false
+    }
+}
+
+/// A forked child may be born into a time namespace whose clock is behind.
+#[test]
+fn devices_are_looked_after_by_a_clock_that_went_back() {
+    let machine = Machine::new(2048);
+    let process = machine.process;
+    for seconds in [100, 1, 101] {
+        let now = || Duration::from_secs(seconds);
+        let devices = &process.swap_space.devices;
+        devices.update(process.member, process.swap, Cpu(0), now, &mut NoRoom);
+    }
 }

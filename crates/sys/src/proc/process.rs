@@ -5,7 +5,7 @@
 //! The files read every few milliseconds (`stat`, `statm`) are kept open.
 
 use super::file::{Path, read};
-use super::stat::{Disposition, Rollup, Stat, Statm, users};
+use super::stat::{Disposition, Rollup, Stat, Statm, secure_execution, users};
 use super::status;
 use super::tree::{children, numbers_in};
 use crate::kernel::file::Descriptor;
@@ -151,13 +151,33 @@ impl Process {
         Ok(self.users()?.contains(&u64::from(user)))
     }
 
+    /// Whether it is this user and no other, and cannot become another without executing a program.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn is_user(&self, user: u32) -> Result<bool, Errno> {
+        Ok(self.users()? == [u64::from(user); 3])
+    }
+
     /// Whether both are one user and no other, and cannot become another.
     pub fn is_of_one_user_with(&self, other: &Self) -> bool {
-        let one = |process: &Self| {
-            let [real, effective, saved] = process.users().ok()?;
-            (real == effective && real == saved).then_some(real)
-        };
-        one(self).is_some_and(|user| one(other) == Some(user))
+        let users = self.users();
+        let one = users.is_ok_and(|[real, effective, saved]| real == effective && real == saved);
+        one && users == other.users()
+    }
+
+    /// Whether its program has rights of its file's: setuid, setgid, or file capabilities (AT_SECURE). It may have given
+    /// them up by now, and keeps what it learnt by them.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone, EACCES if it may not be looked at, EIO where nothing tells.
+    pub fn has_rights_of_its_file(&self) -> Result<bool, Errno> {
+        let fd = Path::new(format_args!("/proc/{}/auxv", self.pid)).open(OFlags::RDONLY)?;
+        let mut buf = [0; 1024];
+        let secure = secure_execution(read(&fd, &mut buf)?).ok_or(Errno::IO)?;
+        // Opened by number: ours only if our process is still there.
+        self.stat()?;
+        Ok(secure)
     }
 
     /// Its real, effective and saved user.

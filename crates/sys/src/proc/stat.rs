@@ -146,6 +146,15 @@ pub(super) fn users(text: &[u8]) -> Option<[u64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
+/// AT_SECURE, of an `auxv`: pairs of words. One of a 32-bit program does not tell.
+pub(super) fn secure_execution(auxv: &[u8]) -> Option<bool> {
+    let (words, _) = auxv.as_chunks::<8>();
+    let (pairs, _) = words.as_chunks::<2>();
+    let mut pairs = pairs.iter().map(|pair| pair.map(u64::from_ne_bytes));
+    let [_, secure] = pairs.find(|[kind, _]| *kind == libc::AT_SECURE)?;
+    Some(secure != 0)
+}
+
 /// The disposition of a signal in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disposition {

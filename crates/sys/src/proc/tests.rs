@@ -1,7 +1,7 @@
 //! `/proc` against real children.
 
 use super::ids::Text;
-use super::stat::users;
+use super::stat::{secure_execution, users};
 use super::*;
 use crate::kernel::clock::ticks;
 use rustix::io::Errno;
@@ -22,6 +22,27 @@ fn a_process_has_the_users_that_its_status_says() {
         (us.has_user(user), us.has_user(user + 1)),
         (Ok(true), Ok(false))
     );
+    assert_eq!(
+        (us.is_user(user), us.is_user(user + 1)),
+        (Ok(true), Ok(false))
+    );
+    assert!(us.is_of_one_user_with(&us));
+}
+
+#[test]
+fn a_program_with_rights_of_its_file_is_told_by_its_auxiliary_vector() {
+    let auxv = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_ne_bytes()).collect() };
+    assert_eq!(
+        secure_execution(&auxv(&[6, 4096, 23, 0, 0, 0])),
+        Some(false)
+    );
+    assert_eq!(secure_execution(&auxv(&[23, 1, 0, 0])), Some(true));
+    // Numbers that are no kinds; and the words of a 32-bit program.
+    assert_eq!(secure_execution(&auxv(&[6, 23, 0, 0])), None);
+    assert_eq!(secure_execution(&auxv(&[23 | 1 << 32, 0])), None);
+    assert_eq!(secure_execution(b""), None);
+    let us = Process::open(std::process::id()).unwrap();
+    assert_eq!(us.has_rights_of_its_file(), Ok(false));
 }
 
 #[test]

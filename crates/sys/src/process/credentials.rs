@@ -97,6 +97,40 @@ pub fn users() -> [u32; 3] {
     three_of(libc::SYS_getresuid)
 }
 
+/// Calls `f` as a user that the calling thread can become again, with all capabilities that it then has; as who it is,
+/// if it is that user or cannot become it. Others look at who opens and connects, and take no notice of what a process
+/// may become.
+///
+/// # Panics
+/// The thread cannot become again who it was.
+pub fn as_user<T>(user: u32, f: impl FnOnce() -> T) -> T {
+    let [_, effective, _] = users();
+    let sets = capabilities(None).ok().filter(|_| can_become(user));
+    let Some(sets) = sets.filter(|_| become_effective(user).is_ok()) else {
+        return f();
+    };
+    let result = f();
+    // The system takes capabilities away as a thread ceases to be root.
+    let again = become_effective(effective).is_ok() && set_capabilities(None, sets).is_ok();
+    assert!(
+        again,
+        "a thread of ours keeps rights that its program gave up"
+    );
+    result
+}
+
+/// The effective user of the calling thread alone.
+fn become_effective(user: u32) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    unsafe { raw::checked(libc::SYS_setresuid, [-1, user.into(), -1, 0, 0, 0]) }.map(|_| ())
+}
+
+/// Whether the calling thread is another user, and can become this one again.
+pub fn can_become(user: u32) -> bool {
+    let [real, effective, saved] = users();
+    effective != user && [real, saved].contains(&user)
+}
+
 /// Users or groups, by a call that writes three of them.
 fn three_of(number: c_long) -> [u32; 3] {
     let mut ids = [0u32; 3];

@@ -17,18 +17,15 @@
 use super::{JoinError, Member};
 use crate::MAX_DEVICES;
 use crate::lease::Leases;
-use crate::protocol;
+use crate::protocol::{self, GivenDevice};
 use crate::table::{Answer, DeviceRow, DeviceState, clusters_of, create_leases, map_leases};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-
-/// Answers to older questions that are passed over before a new one is given up.
-const STALE_ANSWERS: usize = 8;
 
 /// A swap device as received: the descriptor is the caller's.
 #[derive(Debug)]
@@ -59,9 +56,12 @@ impl Member {
     /// Receives the devices of `rows`, one bit each, and holds their leases. Rows that have
     /// become free are left out. On the thread that joined.
     ///
+    /// An answer is that to this question. One to a question that was given up may have been judged before the process
+    /// gave its user up.
+    ///
     /// # Errors
-    /// The supervisor is gone ([`JoinError::Connect`]), does not answer in time, or cannot hand over one that is there
-    /// ([`JoinError::NotGiven`]); nothing more is held then.
+    /// The supervisor is gone ([`JoinError::Connect`]), does not answer in time ([`JoinError::is_late`]), or cannot hand
+    /// over one that is there ([`JoinError::NotGiven`]); nothing more is held then.
     pub fn attach(&self, rows: u8) -> Result<Vec<Device>, JoinError> {
         if rows == 0 {
             return Ok(Vec::new());
@@ -69,58 +69,53 @@ impl Member {
         let connection = self.connection.get();
         let connection = connection.ok_or(JoinError::Protocol("there is no connection"))?;
         let before: [_; MAX_DEVICES] = std::array::from_fn(|row| self.device(row));
-        net::send(connection, &protocol::ask(rows), SendFlags::NOSIGNAL)
-            .map_err(JoinError::Connect)?;
-        for _ in 0..STALE_ANSWERS {
-            #[cfg(debug_assertions)]
-            crate::waits::wait_until_readable(connection);
-            let (packet, fds) = protocol::receive(connection)?;
-            if packet.is_empty() {
-                return Err(JoinError::Connect(Errno::CONNRESET));
+        let number = self.asked.fetch_add(1, Relaxed).wrapping_add(1);
+        // A queue that is full is a supervisor that is late.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        net::send(connection, &protocol::ask(number, rows), flags)?;
+        let mut passed_over = 0;
+        let (given, fds) = loop {
+            let (answered, given, fds) = answer(connection)?;
+            if answered == number {
+                break (given, fds);
             }
-            let named = protocol::decode_devices(&packet)
-                .ok_or(JoinError::Protocol("an unknown packet for devices"))?;
-            if named.iter().any(|(row, _)| rows >> row & 1 == 0) {
-                // To a question of ours that was given up.
-                continue;
-            }
-            let named_or_gone = |row: usize| {
-                let serial = |device: Option<(u64, _)>| device.map(|(serial, _)| serial);
-                named.iter().any(|(named, _)| *named == row)
-                    || serial(before[row]).is_none()
-                    || serial(before[row]) != serial(self.device(row))
-            };
-            let asked = (0..MAX_DEVICES).filter(|row| rows >> row & 1 == 1);
-            let taken = match asked.into_iter().all(named_or_gone) {
-                true => self.take(&named, fds),
-                false => Err(JoinError::NotGiven),
-            };
-            if taken.is_err() {
-                self.disown(named.iter().map(|(row, _)| *row));
-            }
-            return taken;
-        }
-        Err(JoinError::Protocol("no answer to the right question"))
+            passed_over = given.iter().fold(passed_over, |rows, d| rows | 1 << d.row);
+        };
+        let given_or_gone = |row: usize| {
+            let serial = |device: Option<(u64, _)>| device.map(|(serial, _)| serial);
+            given.iter().any(|device| device.row == row)
+                || serial(before[row]).is_none()
+                || serial(before[row]) != serial(self.device(row))
+        };
+        let mut asked = rows_of(rows);
+        let taken = match asked.all(given_or_gone) {
+            true => self.take(&given, fds),
+            false => Err(JoinError::NotGiven),
+        };
+        let named = given.iter().map(|device| device.row);
+        let named = named.filter(|_| taken.is_err());
+        self.disown(named.chain(rows_of(passed_over)));
+        taken
     }
 
-    fn take(&self, named: &[(usize, u64)], fds: Vec<OwnedFd>) -> Result<Vec<Device>, JoinError> {
+    fn take(&self, given: &[GivenDevice], fds: Vec<OwnedFd>) -> Result<Vec<Device>, JoinError> {
         const MISSING: &str = "descriptors missing; raise the limit on open files";
         let mut devices = Vec::new();
         let mut leases = Vec::new();
         let mut fds = fds.into_iter();
-        for &(row, serial) in named {
+        for device in given {
+            let &GivenDevice { row, serial, .. } = device;
             let (Some(fd), Some(lease)) = (fds.next(), fds.next()) else {
                 return Err(JoinError::Protocol(MISSING));
             };
-            let shared: &DeviceRow = &self.table.devices[row];
             // The row is this device's as long as we do not detach.
-            if shared.device().is_none_or(|(now, _)| now != serial) {
+            if self.device(row).is_none_or(|(now, _)| now != serial) {
                 return Err(JoinError::Protocol("the device of a row has changed"));
             }
             let known = self.held.lock()[row].filter(|held| held.0 == serial);
             let mapped = match known {
                 Some((_, leases)) => leases,
-                None => map_leases(lease.as_fd(), shared.clusters.load(SeqCst))
+                None => map_leases(lease.as_fd(), clusters_of(device.facts.slots))
                     .map_err(JoinError::Map)?,
             };
             leases.push((row, (serial, mapped)));
@@ -128,8 +123,8 @@ impl Member {
                 row,
                 serial,
                 fd,
-                facts: crate::Facts::from_words(shared.facts()),
-                priority: shared.priority(),
+                facts: device.facts,
+                priority: device.priority,
             });
         }
         let mut held = self.held.lock();
@@ -156,6 +151,9 @@ impl Member {
         let held = self.held.lock();
         let missing = rows.filter(|row| held[*row].is_none());
         let missing = missing.fold(0, |rows, row| rows | 1 << row);
+        if missing == 0 {
+            return;
+        }
         let slot = self.table.slot(self.slot());
         slot.attached.fetch_and(!missing, SeqCst);
         self.connection.send(&protocol::POKE_PACKET);
@@ -272,6 +270,24 @@ impl Member {
     }
 }
 
+/// The next answer to a question for devices: its number, the devices, and their descriptors.
+fn answer(connection: BorrowedFd<'_>) -> Result<(u32, Vec<GivenDevice>, Vec<OwnedFd>), JoinError> {
+    #[cfg(debug_assertions)]
+    crate::waits::wait_until_readable(connection);
+    let (packet, fds) = protocol::receive(connection)?;
+    if packet.is_empty() {
+        return Err(JoinError::Connect(Errno::CONNRESET));
+    }
+    let (number, given) = protocol::decode_devices(&packet)
+        .ok_or(JoinError::Protocol("an unknown packet for devices"))?;
+    Ok((number, given, fds))
+}
+
+/// The rows that bits stand for.
+fn rows_of(bits: u8) -> impl Iterator<Item = usize> {
+    (0..MAX_DEVICES).filter(move |row| bits >> row & 1 == 1)
+}
+
 /// A device's leases for this process.
 struct DeviceLender {
     leases: Leases<'static>,
@@ -318,14 +334,22 @@ impl Lender for DeviceLender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Config, SlotState, StateWord, Table, create_leases};
+    use crate::Facts;
+    use crate::table::{Config, SlotNumber, SlotState, StateWord, Table, create_leases};
+    use rustix::fs::MemfdFlags;
+    use rustix::net::sockopt::Timeout;
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
     use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
 
     /// A member, and the supervisor's end of its connection.
     fn connected() -> (Member, OwnedFd) {
         let (table, _fd) = Table::create(100, Config::default()).unwrap();
         let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        connected_to(table, me)
+    }
+
+    fn connected_to(table: &'static Table, me: SlotNumber) -> (Member, OwnedFd) {
         let member = Member::for_test(table, me);
         let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let pair = net::socketpair(unix, packets, SocketFlags::CLOEXEC, None);
@@ -372,17 +396,107 @@ mod tests {
     fn a_device_that_is_not_handed_over_is_no_device_that_is_gone() {
         let (member, supervisor) = connected();
         let table = member.table;
-        let answered = || {
-            protocol::send(&supervisor, &protocol::devices(&[]), &[]).unwrap();
+        let answered = |number| {
+            protocol::send(&supervisor, &protocol::devices(number, &[]), &[]).unwrap();
             member.attach(2)
         };
-        table.devices[1].fill(7, [0; 3], None, 1);
-        assert!(matches!(answered(), Err(JoinError::NotGiven)));
+        table.devices[1].fill(7);
+        assert!(matches!(answered(1), Err(JoinError::NotGiven)));
         table.devices[1].clear();
         assert!(
-            answered().unwrap().is_empty(),
+            answered(2).unwrap().is_empty(),
             "gone before it was asked for"
         );
+    }
+
+    fn given(row: usize, serial: u64) -> GivenDevice {
+        GivenDevice {
+            row,
+            serial,
+            facts: Facts::from_words([4 * 512, 1 << 20, 8]),
+            priority: Some(-7),
+        }
+    }
+
+    /// Of two answers the later one counts: the other may have been judged before the process gave up its user. What
+    /// that one gave is not held.
+    #[test]
+    fn an_answer_to_a_question_that_was_given_up_is_passed_over() {
+        let (member, supervisor) = connected();
+        let table = member.table;
+        let (_leases, lease) = create_leases(4).unwrap();
+        let file = |name| rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
+        let inode = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_ino;
+        for row in [1, 2] {
+            table.devices[row].fill(7 + row as u64);
+        }
+        table.slot(member.slot()).attached.store(6, SeqCst);
+        let send = |number, row: usize, file: &OwnedFd| {
+            let packet = protocol::devices(number, &[given(row, 7 + row as u64)]);
+            protocol::send(&supervisor, &packet, &[file.as_fd(), lease.as_fd()]).unwrap();
+        };
+        let (before, other, after) = (file("before"), file("other"), file("after"));
+        limit(&member);
+        assert!(member.attach(2).is_err_and(|why| why.is_late()));
+        send(1, 1, &before);
+        send(1, 2, &other);
+        send(2, 1, &after);
+        let [device] = &member.attach(2).unwrap()[..] else {
+            panic!("one was asked for")
+        };
+        assert_eq!((device.row, inode(&device.fd)), (1, inode(&after)));
+        assert_eq!(table.slot(member.slot()).attached.load(SeqCst), 2);
+    }
+
+    /// From here on a wait for the supervisor is short.
+    fn limit(member: &Member) {
+        let connection = member.connection.get().unwrap();
+        let soon = Some(Duration::from_millis(1));
+        net::sockopt::set_socket_timeout(connection, Timeout::Recv, soon).unwrap();
+    }
+
+    /// It is late, however often it is asked: also once its queue is full.
+    #[test]
+    fn a_supervisor_that_does_not_read_holds_nobody() {
+        let (member, supervisor) = connected();
+        limit(&member);
+        for _ in 0..1000 {
+            assert!(member.attach(1).is_err_and(|why| why.is_late()));
+        }
+        // So it was asked less often than that.
+        let mut asked = 0;
+        while protocol::hear(&supervisor, 16).is_ok() {
+            asked += 1;
+        }
+        assert!((1..1000).contains(&asked), "{asked}");
+    }
+
+    /// Members that became another user have the table. Whatever they write there, nobody does without encryption, or
+    /// writes elsewhere on a device, or takes itself for one that has not given up root.
+    #[test]
+    fn no_word_of_the_table_is_a_setting() {
+        let (table, fd) = Table::create(100, Config::default()).unwrap();
+        let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        let (member, supervisor) = connected_to(table, me);
+        let settings = || (member.config(), member.user(), member.serves_other_users());
+        let before = settings();
+        let len = rustix::fs::fstat(&fd).unwrap().st_size as usize;
+        for byte in [0xff, 0x5a, 0] {
+            let written = rustix::io::pwrite(&fd, &vec![byte; len], 0);
+            assert_eq!(written, Ok(len));
+            assert_eq!(settings(), before, "{byte}");
+        }
+        // A device is another, or what the supervisor says.
+        let (_leases, lease) = create_leases(4).unwrap();
+        let packet = protocol::devices(1, &[given(1, 7)]);
+        protocol::send(&supervisor, &packet, &[lease.as_fd(), lease.as_fd()]).unwrap();
+        rustix::io::pwrite(&fd, &vec![0x5a; len], 0).unwrap();
+        table.devices[1].fill(7);
+        let [device] = &member.attach(2).unwrap()[..] else {
+            panic!("one was asked for")
+        };
+        let sent = given(1, 7);
+        assert_eq!((device.facts, device.priority), (sent.facts, sent.priority));
     }
 
     /// A removal that the supervisor began and nobody ends: the device stays, as its leases.
@@ -395,7 +509,7 @@ mod tests {
         let (leases, _lease_fd) = create_leases(4).unwrap();
         let state = |row: usize| member.device(row).unwrap().1;
         for row in [0, 1] {
-            table.devices[row].fill(7 + row as u64, [0; 3], None, 4);
+            table.devices[row].fill(7 + row as u64);
             table.devices[row].set_state(7 + row as u64, DeviceState::Leaving);
         }
         leases.close();

@@ -1,9 +1,9 @@
 //! Asking the supervisor to join its tree.
 
-use crate::protocol::{self, ControlName, Hello, JoinReply};
+use crate::protocol::{self, ControlName, Hello, JoinReply, Settings};
 use crate::table::SlotNumber;
 use ebb_sys::paging::MemoryDescriptors;
-use ebb_sys::{peer, proc};
+use ebb_sys::{credentials, peer, proc};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 const ROOT: u32 = 0;
 
-/// How long to wait for the supervisor's answer. A forked child, whose memory needs service, waits for as long as there
-/// is a supervisor: one that is stopped, as a shell's job is, goes on later.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long to wait at a time for the supervisor's answer. One that is stopped, as a shell's job is, goes on later, and
+/// whoever needs the answer waits again, after a look at what else has come.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a process could not join its tree. It can run unmanaged; its memory is then measured
 /// and counted, but not paged.
@@ -57,6 +57,7 @@ impl JoinError {
 pub struct Welcome {
     pub connection: OwnedFd,
     pub slot: SlotNumber,
+    pub settings: Settings,
     pub table: Option<OwnedFd>,
     /// The place where this process is of another user than the supervisor.
     pub memory: Option<MemoryDescriptors>,
@@ -85,17 +86,10 @@ pub struct JoinRequest<'a> {
 
 /// Connects, says hello, and waits for the answer.
 pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
-    let control = request.control;
-    let unknown = || JoinError::Control(control.to_owned());
-    let name = ControlName::parse(control).ok_or_else(unknown)?;
-    let address = protocol::address(control).ok_or_else(unknown)?;
-    let socket = protocol::open(SocketFlags::empty()).map_err(JoinError::Connect)?;
-    retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
-    let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
-    // A program that began as root's may be another's by now.
-    if !name.is_listener(peer, request.uid) && !name.is_listener(peer, ROOT) {
-        // As if it were not there.
-        return Err(JoinError::Connect(Errno::CONNREFUSED));
+    // Root's supervisor judges by who connects: a program of root's that is another user for a while is root's.
+    let (mut socket, user) = credentials::as_user(ROOT, || connect(request))?;
+    if user != ROOT && credentials::can_become(ROOT) {
+        (socket, _) = connect(request)?;
     }
     net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
         .map_err(JoinError::Connect)?;
@@ -105,28 +99,20 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         Ok(()) | Err(Errno::PIPE) => {}
         Err(e) => return Err(JoinError::Connect(e)),
     }
-
-    #[cfg(debug_assertions)]
-    crate::waits::wait_until_readable(socket.as_fd());
-    let (packet, fds) = loop {
-        match protocol::receive(&socket) {
-            Err(Errno::AGAIN) if request.reserved.is_some() => {}
-            received => break received?,
-        }
-    };
+    let (packet, fds) = await_answer(&socket, request)?;
     if packet.is_empty() && request.reserved.is_some() {
         // It refuses with a word. If it has ended, nobody listens any more.
-        let another = protocol::open(SocketFlags::empty()).map_err(JoinError::Connect)?;
-        retry(|| net::connect(&another, &address)).map_err(JoinError::Connect)?;
+        connect(request)?;
     }
     match JoinReply::decode(&packet) {
-        Some(JoinReply::Welcome(slot)) => {
+        Some(JoinReply::Welcome(slot, settings)) => {
             let mut fds = fds.into_iter();
             let table = fds.next();
             let given = <[OwnedFd; 3]>::try_from(fds.collect::<Vec<_>>()).ok();
             Ok(Welcome {
                 connection: socket,
                 slot,
+                settings,
                 table,
                 memory: given.map(|[device, pagemap, memory]| MemoryDescriptors {
                     device,
@@ -139,6 +125,46 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
         None if packet.is_empty() => Err(JoinError::Protocol("it closed the connection")),
         None => Err(JoinError::Protocol("an unknown packet")),
     }
+}
+
+/// A connection to the supervisor, and its user.
+fn connect(request: &JoinRequest<'_>) -> Result<(OwnedFd, u32), JoinError> {
+    let control = request.control;
+    let unknown = || JoinError::Control(control.to_owned());
+    let name = ControlName::parse(control).ok_or_else(unknown)?;
+    let address = protocol::address(control).ok_or_else(unknown)?;
+    let socket = protocol::open(SocketFlags::empty()).map_err(JoinError::Connect)?;
+    retry(|| net::connect(&socket, &address)).map_err(JoinError::Connect)?;
+    let peer = peer::of(socket.as_fd()).map_err(|e| JoinError::Connect(e.into()))?;
+    // A program that began as root's may be another's by now.
+    if !name.is_listener(peer, request.uid) && !name.is_listener(peer, ROOT) {
+        // As if it were not there.
+        return Err(JoinError::Connect(Errno::CONNREFUSED));
+    }
+    Ok((socket, peer.uid))
+}
+
+/// Waits for the answer as long as there are a supervisor, which may be stopped, and the program.
+fn await_answer(
+    socket: &OwnedFd,
+    request: &JoinRequest<'_>,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), JoinError> {
+    loop {
+        #[cfg(debug_assertions)]
+        crate::waits::wait_until_readable(socket.as_fd());
+        match protocol::receive(socket) {
+            // A program that becomes another user waits until the calling thread has.
+            Err(Errno::AGAIN) if !request.program.is_some_and(is_gone) => _ = credentials::follow(),
+            received => return Ok(received?),
+        }
+    }
+}
+
+/// Whether a program has ended, or shares this process's memory no more, as after an exec.
+fn is_gone(program: BorrowedFd<'_>) -> bool {
+    let shares = |pid| proc::share_memory(std::process::id(), pid);
+    proc::has_ended(program)
+        || proc::pidfd_target(program).is_ok_and(|target| shares(target.pid) == Some(false))
 }
 
 fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

@@ -31,7 +31,7 @@ pub use join::JoinError;
 pub use limits::PagesOfMember;
 
 use crate::histogram::Histogram;
-use crate::protocol::{self, HelperExit};
+use crate::protocol::{self, HelperExit, Settings};
 use crate::table::{
     AgeCutoff, Asked, Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way,
     start_threshold,
@@ -67,8 +67,13 @@ pub struct Member {
     pub(crate) table: &'static Table,
     /// Our slot; another in a forked child. Shared with the lenders.
     pub(crate) me: Arc<AtomicU32>,
+    /// Which taking of it is ours.
+    taken: AtomicU32,
     pub(crate) held: Held,
     pub(crate) connection: KeptFd,
+    settings: Settings,
+    /// The number of the last question for devices.
+    asked: AtomicU32,
     /// The program's process, as it sees itself.
     program: AtomicU32,
     /// Flag: the numbers that it sees are those of the table's PID namespace.
@@ -110,8 +115,11 @@ impl Member {
         Ok(Self {
             table,
             me,
+            taken: AtomicU32::new(table.state(welcome.slot).taken),
             held: Held::default(),
             connection,
+            settings: welcome.settings,
+            asked: AtomicU32::new(0),
             program: AtomicU32::new(pid),
             home: AtomicBool::new(home),
             memory: Mutex::new(welcome.memory),
@@ -126,16 +134,27 @@ impl Member {
     pub fn alone(budget: u64, config: Config) -> Result<Self, Errno> {
         let (table, _fd) = Table::create(budget, config)?;
         let slot = table.take_slot(StateWord::of(SlotState::Joined));
-        let slot = slot.ok_or(Errno::NOSPC)?;
-        Ok(Self {
+        Ok(Self::unsupervised(table, slot.ok_or(Errno::NOSPC)?, config))
+    }
+
+    /// A member with slot `me` and no connection.
+    fn unsupervised(table: &'static Table, me: SlotNumber, config: Config) -> Self {
+        Self {
             table,
-            me: Arc::new(AtomicU32::new(slot.0 as u32)),
+            me: Arc::new(AtomicU32::new(me.0 as u32)),
+            taken: AtomicU32::new(table.state(me).taken),
             held: Held::default(),
             connection: KeptFd::default(),
+            settings: Settings {
+                config,
+                user: rustix::process::geteuid().as_raw(),
+                serves_other_users: false,
+            },
+            asked: AtomicU32::new(0),
             program: AtomicU32::new(std::process::id()),
             home: AtomicBool::new(table.arrive()),
             memory: Mutex::default(),
-        })
+        }
     }
 
     /// In a tree without a supervisor: messages go to this socket.
@@ -154,16 +173,18 @@ impl Member {
         let pid = number_of(program)?;
         self.program.store(pid, Relaxed);
         if program.is_some() {
-            // Without a supervisor too: see `reap_orphans`.
-            let taken = self.table.state(self.slot()).taken;
             // Its program may be further out.
             let named = Named::by(std::process::id(), self.table.arrive());
-            self.table.slot(self.slot()).name_helper(taken, named);
+            // Without a supervisor too: see `reap_orphans`. Not where the place was taken back, and is another's.
+            let taken = self.taken.load(Relaxed);
+            if self.table.state(self.slot()).taken == taken {
+                self.table.slot(self.slot()).name_helper(taken, named);
+            }
         }
         let welcome = request_join(&JoinRequest {
             control,
             // The program may be another's by now, which the supervisor has to say.
-            uid: self.table.user.load(Relaxed),
+            uid: self.user(),
             reserved: Some(self.slot()),
             program,
             pid,
@@ -184,7 +205,7 @@ impl Member {
 
     /// Whether a child of a member that became another user can be served.
     pub fn serves_other_users(&self) -> bool {
-        self.table.other_users.load(Relaxed) == 1
+        self.settings.serves_other_users
     }
 
     /// The number of the program's process, as it sees itself.
@@ -211,12 +232,12 @@ impl Member {
 
     /// The tree's user.
     pub fn user(&self) -> u32 {
-        self.table.user.load(Relaxed)
+        self.settings.user
     }
 
     /// How the run was configured.
     pub fn config(&self) -> Config {
-        self.table.config()
+        self.settings.config
     }
 
     /// The budget of the tree, in pages.
@@ -515,6 +536,7 @@ impl Member {
     pub fn child_started(&self, child: ChildSlot) {
         self.connection.forget();
         self.me.store(child.slot.0 as u32, Relaxed);
+        self.taken.store(child.taken, Relaxed);
         let home = self.table.arrive();
         self.home.store(home, Relaxed);
         let pid = std::process::id();
@@ -534,14 +556,41 @@ fn signed(pages: u64) -> i64 {
 impl Member {
     /// A member with slot `me` and no connection.
     pub(crate) fn for_test(table: &'static Table, me: SlotNumber) -> Self {
-        Self {
-            table,
-            me: Arc::new(AtomicU32::new(me.0 as u32)),
-            held: Held::default(),
-            connection: KeptFd::default(),
-            program: AtomicU32::new(std::process::id()),
-            home: AtomicBool::new(table.arrive()),
-            memory: Mutex::default(),
-        }
+        Self::unsupervised(table, me, Config::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    const NOBODY: &str = "ebb-tree-1-0-0123456789abcdef";
+
+    /// Its parent has died, it was taken for dead as well, and its place is another's.
+    #[test]
+    fn a_child_whose_place_was_taken_back_names_no_helper_of_anothers() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        table.arrive();
+        let me = table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
+        let member = Member::for_test(table, me);
+        let child = member.reserve_child(0).unwrap();
+        member.child_started(child);
+        let this = rustix::process::getpid();
+        let this = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty());
+        let this = this.unwrap();
+        let rejoins = || {
+            // It is named without a supervisor, too.
+            let rejoined = member.rejoin(NOBODY, Some(this.as_fd()));
+            assert!(matches!(rejoined, Err(JoinError::Connect(_))));
+        };
+        let helper = |taken| table.slot(child.slot).helper(taken);
+        rejoins();
+        assert_eq!(helper(child.taken), Named::Pid(std::process::id()));
+        table.set_state(child.slot, StateWord::FREE);
+        let next = table.take_slot(StateWord::reserved(None, false));
+        assert_eq!(next, Some(child.slot));
+        rejoins();
+        assert_eq!(helper(table.state(child.slot).taken), Named::Unborn);
     }
 }

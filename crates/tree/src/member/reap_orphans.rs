@@ -132,7 +132,7 @@ mod tests {
             let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
             let member = Member::for_test(table, me);
             let (leases, _fd) = create_leases(10).unwrap();
-            table.devices[2].fill(SERIAL, [0; 3], None, 10);
+            table.devices[2].fill(SERIAL);
             member.held.hold(2, SERIAL, leases);
             assert!(table.try_charge(me, 100));
             let acquire = |who: SlotNumber| {
@@ -342,7 +342,7 @@ mod tests {
     fn nothing_is_freed_while_leases_are_out_of_reach() {
         let fixture = DeadChild::new();
         let row = &fixture.member.table.devices[5];
-        row.fill(SERIAL + 1, [0; 3], None, 10);
+        row.fill(SERIAL + 1);
         fixture.member.reap_dead();
         fixture.assert_kept();
         // Nor where the leases held in that row are of another device.

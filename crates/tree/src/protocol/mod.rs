@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! member → supervisor   HELLO version pid reserved-slot   once; with the program's pidfd from a helper
-//! supervisor → member   WELCOME slot + the table          or REFUSED text, once
-//! member → supervisor   MESSAGE text · POKE · ASK rows    any time
+//! supervisor → member   WELCOME slot settings + the table or REFUSED text, once
+//! member → supervisor   MESSAGE text · POKE               any time
+//!                       ASK number rows                   any time
 //!                       USERFAULTFD + a userfaultfd       when it begins to page
 //!                       HELPER_EXIT why                   from a helper, before it ends
-//! supervisor → member   DEVICES (row serial)* + a file and a lease area each, for an ASK
+//! supervisor → member   DEVICES number (row serial facts priority)* + a file and a lease area each, for an ASK
 //!
 //! command → supervisor  REQUEST version verb text         once
 //! supervisor → command  PROGRESS text                     any time
@@ -28,11 +29,11 @@ pub use command::{Ask, AskError, is_stopped, trees};
 pub use name::ControlName;
 pub(crate) use name::{CONTROL_PREFIX, address};
 pub use request::{LimitChange, Reply, Request};
-pub(crate) use socket::{MAX_PACKET, MAX_REQUEST, open, receive, receive_up_to, send};
+pub(crate) use socket::{MAX_PACKET, MAX_REQUEST, hear, open, receive, receive_up_to, send};
 pub use wire::HelperExit;
 pub(crate) use wire::{
-    Hello, JoinReply, MemberPacket, POKE_PACKET, USERFAULTFD_PACKET, ask, decode_devices, devices,
-    helper_exit, message, refused, welcome,
+    GivenDevice, Hello, JoinReply, MemberPacket, POKE_PACKET, Settings, USERFAULTFD_PACKET, ask,
+    decode_devices, devices, helper_exit, message, refused, welcome,
 };
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Sending and receiving packets, with descriptors.
 
+use super::wire::brings_descriptor;
 use crate::MAX_DEVICES;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
@@ -26,8 +27,7 @@ pub fn open(more: SocketFlags) -> Result<OwnedFd, Errno> {
     net::socket_with(unix, packets, SocketFlags::CLOEXEC | more, None)
 }
 
-/// Receives one packet of a member or for one, and the descriptors with it, close-on-exec. An empty
-/// one: the end.
+/// Receives one packet for a member, and the descriptors with it, close-on-exec. An empty one: the end.
 ///
 /// # Errors
 /// Those of recvmsg; EAGAIN if the socket's time limit is over.
@@ -44,10 +44,35 @@ pub fn receive_up_to(
     most: usize,
     flags: RecvFlags,
 ) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
-    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    receive_with(socket, most, flags, true)
+}
+
+/// In the supervisor: a packet of whoever connected, without a wait, and the descriptor that comes with one of its kind.
+/// Those that come with others are not received. Closing one would wait for whoever serves its file (FUSE), and sender
+/// and server may be one.
+///
+/// # Errors
+/// As above.
+pub fn hear(socket: impl AsFd, most: usize) -> Result<(Vec<u8>, Option<OwnedFd>), Errno> {
+    let mut kind = [0];
+    let (got, _) = net::recv(&socket, &mut kind, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+    let descriptors = got > 0 && brings_descriptor(kind[0]);
+    let (packet, fds) = receive_with(&socket, most, RecvFlags::DONTWAIT, descriptors)?;
+    Ok((packet, fds.into_iter().next()))
+}
+
+/// Receives a packet, with `descriptors` or without.
+fn receive_with(
+    socket: impl AsFd,
+    most: usize,
+    mut flags: RecvFlags,
+    descriptors: bool,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+    flags |= RecvFlags::CMSG_CLOEXEC;
     let mut packet = vec![0; most];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = net::RecvAncillaryBuffer::new(&mut space);
+    let room = if descriptors { space.len() } else { 0 };
+    let mut control = net::RecvAncillaryBuffer::new(&mut space[..room]);
     let begin = Instant::now();
     let got = loop {
         let mut iov = [IoSliceMut::new(&mut packet)];
@@ -56,7 +81,8 @@ pub fn receive_up_to(
             Err(Errno::INTR) => {
                 let limit = sockopt::socket_timeout(&socket, sockopt::Timeout::Recv)?;
                 if limit.is_some_and(|limit| begin.elapsed() >= limit) {
-                    return Err(Errno::AGAIN);
+                    // It may have come with the signal.
+                    flags |= RecvFlags::DONTWAIT;
                 }
             }
             Err(e) => return Err(e),

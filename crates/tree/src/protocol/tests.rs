@@ -2,12 +2,15 @@
 
 use super::socket::MAX_REPLY;
 use super::*;
-use crate::table::{SlotNumber, VERSION};
+use crate::Facts;
+use crate::table::{Config, SlotNumber, VERSION};
 use ebb_sys::peer::Peer;
 use ebb_sys::proc::Process;
 use proptest::prelude::*;
+use rustix::fs::{FlockOperation, MemfdFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use std::os::fd::{AsFd, OwnedFd};
 
 #[test]
 fn packets_carry_everything() {
@@ -20,9 +23,19 @@ fn packets_carry_everything() {
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
     }
     let slot = SlotNumber::new(300).unwrap();
-    match JoinReply::decode(&welcome(slot)) {
-        Some(JoinReply::Welcome(welcomed)) => assert_eq!(welcomed, slot),
-        _ => panic!("not a welcome"),
+    for serves_other_users in [false, true] {
+        let settings = Settings {
+            config: Config {
+                encrypt: serves_other_users,
+                ..Config::default()
+            },
+            user: 70_000,
+            serves_other_users,
+        };
+        match JoinReply::decode(&welcome(slot, &settings)) {
+            Some(JoinReply::Welcome(to, said)) => assert_eq!((to, said), (slot, settings)),
+            _ => panic!("not a welcome"),
+        }
     }
     match JoinReply::decode(&refused("no room")) {
         Some(JoinReply::Refused(why)) => assert_eq!(why, "no room"),
@@ -37,8 +50,8 @@ fn packets_carry_everything() {
     );
     assert_eq!(MemberPacket::decode(&POKE_PACKET), Some(MemberPacket::Poke));
     assert_eq!(
-        MemberPacket::decode(&ask(0x81)),
-        Some(MemberPacket::Ask(0x81))
+        MemberPacket::decode(&ask(70_000, 0x81)),
+        Some(MemberPacket::Ask(70_000, 0x81))
     );
     assert_eq!(
         MemberPacket::decode(&USERFAULTFD_PACKET),
@@ -50,9 +63,18 @@ fn packets_carry_everything() {
             Some(MemberPacket::HelperExit(why))
         );
     }
-    for named in [vec![], vec![(0, 1), (7, u64::MAX)]] {
-        assert_eq!(decode_devices(&devices(&named)), Some(named));
+    let device = |row, serial, priority| GivenDevice {
+        row,
+        serial,
+        facts: Facts::from_words([1 << 40, 4096, 8]),
+        priority,
+    };
+    let last = device(7, u64::MAX, Some(-2));
+    for given in [vec![], vec![device(0, 1, None), last], vec![last; 8]] {
+        let decoded = decode_devices(&devices(u32::MAX, &given));
+        assert_eq!(decoded, Some((u32::MAX, given)));
     }
+    assert_eq!(decode_devices(&devices(0, &[device(8, 1, None)])), None);
     for request in [
         Request::On("/a:1G,prio=3".into()),
         Request::Off("7".into()),
@@ -77,11 +99,48 @@ fn packets_carry_everything() {
     }
 }
 
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+/// Whoever closes a file gives up record locks of this process on it, which tells: a close that nobody can see waits for
+/// whoever serves the file.
+#[test]
+fn a_descriptor_that_nobody_asked_for_is_not_received() {
+    let (from, to) = pair();
+    let file = rustix::fs::memfd_create("locked", MemfdFlags::CLOEXEC).unwrap();
+    let inode = rustix::fs::fstat(&file).unwrap().st_ino;
+    let is_locked = || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.contains(&format!(":{inode} "))
+    };
+    rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert!(is_locked());
+    let mut line = [0; MAX_PACKET];
+    let line = message("with a descriptor", &mut line).to_vec();
+    let request = Request::Show.encode();
+    for packet in [&line[..], &POKE_PACKET, &ask(1, 1), b"?", &request] {
+        super::send(&from, packet, &[file.as_fd()]).unwrap();
+        let (heard, descriptor) = hear(&to, MAX_PACKET).unwrap();
+        assert_eq!((&heard[..], descriptor.is_none()), (packet, true));
+        assert!(is_locked());
+    }
+    let hello = Hello::new(7, None).encode();
+    for packet in [&hello[..], &USERFAULTFD_PACKET] {
+        super::send(&from, packet, &[file.as_fd()]).unwrap();
+        let (heard, descriptor) = hear(&to, MAX_PACKET).unwrap();
+        assert_eq!((&heard[..], descriptor.is_some()), (packet, true));
+    }
+    assert!(!is_locked(), "the one that came with the hello was closed");
+    assert_eq!(hear(&to, MAX_PACKET).err(), Some(Errno::AGAIN));
+    drop(from);
+    assert_eq!(hear(&to, MAX_PACKET).unwrap().0, b"");
+}
+
 #[test]
 fn a_reply_longer_than_a_packet_comes_whole() {
-    let flags = SocketFlags::CLOEXEC;
-    let (from, to) =
-        net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let (from, to) = pair();
     for length in [0, 1, MAX_REPLY - 2, MAX_REPLY - 1, MAX_REPLY, 5 << 20] {
         let text: String = (0..length)
             .map(|at| char::from(b'a' + (at % 23) as u8))

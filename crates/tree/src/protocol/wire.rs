@@ -1,8 +1,8 @@
 //! Packets between member and supervisor. The first byte says what a packet is.
 
 use super::socket::MAX_PACKET;
-use crate::table::{SlotNumber, VERSION};
-use crate::{MAX_DEVICES, MAX_MEMBERS};
+use crate::table::{Config, SlotNumber, VERSION};
+use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
 
 const HELLO: u8 = b'H';
 const WELCOME: u8 = b'W';
@@ -66,16 +66,36 @@ impl Hello {
     }
 }
 
+/// Whether a packet that begins so may bring a descriptor to the supervisor.
+pub fn brings_descriptor(kind: u8) -> bool {
+    matches!(kind, HELLO | USERFAULTFD)
+}
+
+/// Settings of a run that do not change. A member believes them of nobody but the supervisor: whoever writes the table
+/// could have others do without encryption, or keep descriptors that write as they give up root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    pub config: Config,
+    /// The tree's user.
+    pub user: u32,
+    /// Flag: children of members that became another user can be served.
+    pub serves_other_users: bool,
+}
+
 /// The supervisor's answer.
 pub enum JoinReply<'a> {
-    Welcome(SlotNumber),
+    Welcome(SlotNumber, Settings),
     Refused(&'a str),
 }
 
 /// Encodes a WELCOME.
-pub fn welcome(slot: SlotNumber) -> [u8; 3] {
-    let [a, b] = slot.0.to_le_bytes();
-    [WELCOME, a, b]
+pub fn welcome(slot: SlotNumber, settings: &Settings) -> [u8; 16] {
+    let mut packet = [WELCOME; 16];
+    packet[1..3].copy_from_slice(&slot.0.to_le_bytes());
+    packet[3..11].copy_from_slice(&settings.config.pack().to_le_bytes());
+    packet[11..15].copy_from_slice(&settings.user.to_le_bytes());
+    packet[15] = settings.serves_other_users.into();
+    packet
 }
 
 /// Encodes a REFUSED.
@@ -88,9 +108,18 @@ pub fn refused(why: &str) -> Vec<u8> {
 impl<'a> JoinReply<'a> {
     pub fn decode(packet: &'a [u8]) -> Option<Self> {
         match packet {
-            [WELCOME, a, b] => {
-                let slot = SlotNumber::new(u16::from_le_bytes([*a, *b]) as usize)?;
-                Some(JoinReply::Welcome(slot))
+            [WELCOME, rest @ ..] => {
+                let (slot, rest) = rest.split_first_chunk()?;
+                let (config, rest) = rest.split_first_chunk()?;
+                let (user, rest) = rest.split_first_chunk()?;
+                let &[others] = rest else { return None };
+                let settings = Settings {
+                    config: Config::unpack(u64::from_le_bytes(*config)),
+                    user: u32::from_le_bytes(*user),
+                    serves_other_users: others == 1,
+                };
+                let slot = SlotNumber::new(u16::from_le_bytes(*slot) as usize)?;
+                Some(JoinReply::Welcome(slot, settings))
             }
             [REFUSED, why @ ..] => Some(JoinReply::Refused(
                 std::str::from_utf8(why).unwrap_or("(unreadable)"),
@@ -107,8 +136,8 @@ pub enum MemberPacket<'a> {
     Message(&'a [u8]),
     /// Look again now.
     Poke,
-    /// Send the devices of these rows, one bit each.
-    Ask(u8),
+    /// Send the devices of these rows, one bit each, in an answer of this number.
+    Ask(u32, u8),
     /// Keep the userfaultfd that comes with this.
     Userfaultfd,
     /// The helper ends, and why.
@@ -151,8 +180,9 @@ pub fn helper_exit(why: HelperExit) -> [u8; 2] {
 }
 
 /// Encodes an ASK.
-pub fn ask(rows: u8) -> [u8; 2] {
-    [ASK, rows]
+pub fn ask(number: u32, rows: u8) -> [u8; 6] {
+    let [a, b, c, d] = number.to_le_bytes();
+    [ASK, a, b, c, d, rows]
 }
 
 impl<'a> MemberPacket<'a> {
@@ -160,7 +190,9 @@ impl<'a> MemberPacket<'a> {
         match packet {
             [MESSAGE, text @ ..] => Some(MemberPacket::Message(text)),
             [POKE] => Some(MemberPacket::Poke),
-            [ASK, rows] => Some(MemberPacket::Ask(*rows)),
+            &[ASK, a, b, c, d, rows] => {
+                Some(MemberPacket::Ask(u32::from_le_bytes([a, b, c, d]), rows))
+            }
             [USERFAULTFD] => Some(MemberPacket::Userfaultfd),
             [HELPER_EXIT, 0] => Some(MemberPacket::HelperExit(HelperExit::Ends)),
             [HELPER_EXIT, 1] => Some(MemberPacket::HelperExit(HelperExit::Exec)),
@@ -170,31 +202,67 @@ impl<'a> MemberPacket<'a> {
     }
 }
 
-/// Bytes of a device in a DEVICES packet.
-const NAMED: usize = 9;
+/// A device in a DEVICES packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GivenDevice {
+    /// The row in the table.
+    pub row: usize,
+    pub serial: u64,
+    pub facts: Facts,
+    /// Higher is used first.
+    pub priority: Option<i16>,
+}
 
-/// Encodes a DEVICES: row and serial number of each.
-pub fn devices(named: &[(usize, u64)]) -> Vec<u8> {
-    let mut packet = vec![DEVICES];
-    for &(row, serial) in named {
-        packet.push(row as u8);
-        packet.extend_from_slice(&serial.to_le_bytes());
+impl GivenDevice {
+    /// Bytes in the packet.
+    const LEN: usize = 37;
+
+    fn encode(&self) -> [u8; Self::LEN] {
+        let mut bytes = [self.row as u8; Self::LEN];
+        bytes[1..9].copy_from_slice(&self.serial.to_le_bytes());
+        for (bytes, word) in bytes[9..].chunks_mut(8).zip(self.facts.to_words()) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        // Bit 16: given; low 16 bits: the priority.
+        let priority = self.priority.map_or(0, |p| 1 << 16 | p as u16 as u32);
+        bytes[33..].copy_from_slice(&priority.to_le_bytes());
+        bytes
     }
+
+    fn decode(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        let (row, words) = bytes.split_first()?;
+        let (words, priority) = words.as_chunks::<8>();
+        let [serial, facts @ ..] = <[_; 4]>::try_from(words).ok()?.map(u64::from_le_bytes);
+        let priority = u32::from_le_bytes(priority.try_into().ok()?);
+        ((*row as usize) < MAX_DEVICES).then_some(Self {
+            row: *row as usize,
+            serial,
+            facts: Facts::from_words(facts),
+            priority: (priority >> 16 & 1 == 1).then_some(priority as u16 as i16),
+        })
+    }
+}
+
+const _: () = assert!(5 + MAX_DEVICES * GivenDevice::LEN <= MAX_PACKET);
+
+/// Encodes a DEVICES, the answer to the ASK of this number.
+pub fn devices(number: u32, given: &[GivenDevice]) -> Vec<u8> {
+    let mut packet = vec![DEVICES];
+    packet.extend_from_slice(&number.to_le_bytes());
+    packet.extend(given.iter().flat_map(GivenDevice::encode));
     packet
 }
 
 /// Decodes a DEVICES.
-pub fn decode_devices(packet: &[u8]) -> Option<Vec<(usize, u64)>> {
+pub fn decode_devices(packet: &[u8]) -> Option<(u32, Vec<GivenDevice>)> {
     let [DEVICES, rest @ ..] = packet else {
         return None;
     };
-    let (named, rest) = rest.as_chunks::<NAMED>();
-    if !rest.is_empty() || named.len() > MAX_DEVICES {
+    let (number, rest) = rest.split_first_chunk()?;
+    let (given, rest) = rest.as_chunks();
+    if !rest.is_empty() || given.len() > MAX_DEVICES {
         return None;
     }
-    let device = |&[row, a, b, c, d, e, f, g, h]: &[u8; NAMED]| {
-        let serial = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        ((row as usize) < MAX_DEVICES).then_some((row as usize, serial))
-    };
-    named.iter().map(device).collect()
+    let given: Option<_> = given.iter().map(GivenDevice::decode).collect();
+    Some((u32::from_le_bytes(*number), given?))
 }

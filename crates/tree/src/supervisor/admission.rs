@@ -119,6 +119,13 @@ impl Supervisor {
         more
     }
 
+    /// Somebody else may have had the last descriptor as the spare one was given away.
+    pub(super) fn refill_spare(&mut self) {
+        if self.spare.is_none() {
+            self.spare = super::spare();
+        }
+    }
+
     /// Whether processes of this user may join.
     pub(super) fn is_our_user(&self, uid: u32) -> bool {
         uid == rustix::process::geteuid().as_raw()
@@ -129,7 +136,7 @@ impl Supervisor {
         let Ok(peer) = peer::of(connection.as_fd()) else {
             return;
         };
-        let unserved = !self.is_our_user(peer.uid) && !self.serves_other_users;
+        let unserved = !self.is_our_user(peer.uid) && !self.settings.serves_other_users;
         if unserved && !self.warned_other_user && self.is_inside(&peer) == Ok(true) {
             self.warn_other_user(peer.uid);
         }
@@ -138,7 +145,7 @@ impl Supervisor {
             // A process that joins is looked at once more.
             true if inside() == Ok(true) => PeerKind::Inside,
             true => PeerKind::Outside,
-            false if self.serves_other_users => match inside() {
+            false if self.settings.serves_other_users => match inside() {
                 Ok(true) => PeerKind::Changed,
                 _ if peer.uid == 0 => PeerKind::Outside,
                 Ok(false) => return refuse(&connection, &other_user(peer.uid)),
@@ -196,9 +203,7 @@ impl Supervisor {
         let connection = handshake.connection;
         // A process from which this one took over may have it too.
         let _ = epoll::delete(&self.epoll, &connection);
-        let received =
-            protocol::receive_up_to(&connection, protocol::MAX_REQUEST, RecvFlags::DONTWAIT);
-        let Ok((packet, fds)) = received else {
+        let Ok((packet, program)) = protocol::hear(&connection, protocol::MAX_REQUEST) else {
             return;
         };
         if let Some((version, request)) = Request::decode(&packet) {
@@ -207,7 +212,7 @@ impl Supervisor {
         let Some(hello) = Hello::decode(&packet) else {
             return;
         };
-        match self.join(&connection, &hello, fds.first(), handshake.kind) {
+        match self.join(&connection, &hello, program.as_ref(), handshake.kind) {
             Ok(slot) => self.add_connection(slot, connection),
             // If the peer is gone already there is nobody to tell.
             Err(why) => {
@@ -241,8 +246,21 @@ impl Supervisor {
     /// Whether a process of this other user may join: it descends, by processes of that user, from a member that has
     /// become that user, or from a process of the tree and of our user. That one started its child as root, which gave
     /// that up, perhaps with an exec. Nobody becomes a user that may join by running a program of that user's.
+    ///
+    /// A process keeps its number, and a connection its user, as it executes a program that has more rights than who
+    /// runs it. So it has to be that user yet.
     fn admit_changed(&self, joining: &Joining, uid: u32) -> Result<(), String> {
         let us = rustix::process::geteuid().as_raw();
+        let pid = joining.process.pid();
+        match joining.is_as_it_connected(uid) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(format!(
+                    "process {pid} is not what it was as it connected, as user {uid}: its program has other rights"
+                ));
+            }
+            Err(error) => return Err(cannot_tell(pid, error)),
+        }
         let admits = |above: &Process| {
             if above.has_user(us)? && self.ascends_to_us(above.pid())? {
                 return Ok(Some(true));
@@ -256,7 +274,7 @@ impl Supervisor {
         match ascend(|| joining.process.parent(), admits) {
             Ok(true) => Ok(()),
             Ok(false) => Err(other_user(uid)),
-            Err(error) => Err(cannot_tell(joining.process.pid(), error)),
+            Err(error) => Err(cannot_tell(pid, error)),
         }
     }
 
@@ -416,5 +434,24 @@ mod tests {
         );
         assert_eq!(cannot_tell(7, Errno::MFILE), NO_DESCRIPTORS);
         assert!(cannot_tell(7, Errno::SRCH).contains("whether process 7 is of this tree"));
+    }
+
+    /// Without one nobody could be refused any more, and whoever waits would keep the queue readable for ever.
+    #[test]
+    fn a_spare_descriptor_that_others_took_is_there_again_after_a_tick() {
+        let mut supervisor = Supervisor::new(crate::Setup {
+            budget_pages: 1000,
+            budgets: 1..=1000,
+            limits: crate::Limits::default(),
+            devices: Vec::new(),
+            config: crate::Config::default(),
+            notices: Some(Box::new(|_| ())),
+            open: None,
+            guard: None,
+        })
+        .unwrap();
+        supervisor.spare = None;
+        supervisor.tick();
+        assert!(supervisor.spare.is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::orphan_memory::{self, Given};
 use super::{Supervisor, Token};
-use crate::protocol::{self, MemberPacket};
+use crate::protocol::{self, MAX_PACKET, MemberPacket};
 use crate::table::SlotNumber;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -48,7 +48,7 @@ impl Supervisor {
             let Some(connection) = &member.connection else {
                 return false;
             };
-            match protocol::receive(connection) {
+            match protocol::hear(connection, MAX_PACKET) {
                 Err(Errno::AGAIN) => return false,
                 // It has died without reading all that we sent; what it sent is behind this.
                 Err(Errno::CONNRESET) => {}
@@ -60,12 +60,12 @@ impl Supervisor {
                     self.connection_ended(slot);
                     return false;
                 }
-                Ok((packet, fds)) => match MemberPacket::decode(&packet) {
+                Ok((packet, descriptor)) => match MemberPacket::decode(&packet) {
                     Some(MemberPacket::Poke) => self.member_poked(slot),
-                    Some(MemberPacket::Userfaultfd) => {
-                        self.userfaultfd_came(slot, fds.into_iter().next());
+                    Some(MemberPacket::Userfaultfd) => self.userfaultfd_came(slot, descriptor),
+                    Some(MemberPacket::Ask(number, rows)) => {
+                        self.send_devices(slot, number, rows);
                     }
-                    Some(MemberPacket::Ask(rows)) => self.send_devices(slot, rows),
                     Some(MemberPacket::HelperExit(why)) => self.helper_exit(slot, why),
                     Some(MemberPacket::Message(text)) => {
                         let pid = member.process.pid();

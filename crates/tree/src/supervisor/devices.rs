@@ -5,7 +5,7 @@ use super::clients::answer;
 use super::removal::Removal;
 use super::{SetupDevice, Supervisor};
 use crate::lease::Leases;
-use crate::protocol::{self, Reply, Request};
+use crate::protocol::{self, GivenDevice, Reply, Request};
 use crate::table::{SlotNumber, VERSION, clusters_of, create_leases};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
@@ -117,9 +117,8 @@ impl Supervisor {
     }
 
     fn fill_row(&mut self, free: usize, row: TreeDevice) -> u64 {
-        let (serial, facts) = (row.serial, row.facts.to_words());
-        let clusters = row.leases.owner.len() as u32;
-        self.table.devices[free].fill(serial, facts, row.priority, clusters);
+        let serial = row.serial;
+        self.table.devices[free].fill(serial);
         self.next_serial = serial + 1;
         self.rows[free] = Some(row);
         self.table.devices_changed();
@@ -134,7 +133,7 @@ impl Supervisor {
 
     /// Sends a member the devices of some rows. One that gave up the tree's user may read what it has
     /// there, and write no more: it could write anywhere. None is sent where one cannot be: the member sees that.
-    pub(super) fn send_devices(&self, slot: SlotNumber, asked: u8) {
+    pub(super) fn send_devices(&self, slot: SlotNumber, number: u32, asked: u8) {
         let Some(connection) = self.connection(slot) else {
             return;
         };
@@ -147,20 +146,25 @@ impl Supervisor {
             true => Ok(Vec::new()),
             false => reopened().collect(),
         });
-        let (mut named, mut fds, mut new) = (Vec::new(), Vec::new(), 0);
+        let (mut given, mut fds, mut new) = (Vec::new(), Vec::new(), 0);
         let attached = &self.table.slot(slot).attached;
         if let Ok(to_read) = &to_read {
             for (i, &(n, row)) in rows.iter().enumerate() {
                 fds.extend([to_read.get(i).unwrap_or(&row.file), &row.lease_fd].map(AsFd::as_fd));
-                named.push((n, row.serial));
+                given.push(GivenDevice {
+                    row: n,
+                    serial: row.serial,
+                    facts: row.facts,
+                    priority: row.priority,
+                });
                 // Before it has them: there is no moment at which it has one without this.
                 new |= 1 << n & !attached.fetch_or(1 << n, SeqCst);
             }
         }
-        if protocol::send(connection, &protocol::devices(&named), &fds).is_err() {
+        if protocol::send(connection, &protocol::devices(number, &given), &fds).is_err() {
             attached.fetch_and(!new, SeqCst);
             // Without descriptors it may go. A member that cannot be told at all asks again, when it is tired of waiting.
-            let _ = protocol::send(connection, &protocol::devices(&[]), &[]);
+            let _ = protocol::send(connection, &protocol::devices(number, &[]), &[]);
         }
     }
 

@@ -195,7 +195,7 @@ impl Supervisor {
                 check_limits(&other, budget)?;
             }
         }
-        if !limits.writeback && self.table.config().codec == crate::Codec::None {
+        if !limits.writeback && self.settings.config.codec == crate::Codec::None {
             return Err("without a pool pages can go to devices alone: there is no --writeback off with `ebb run --pool none`".into());
         }
         if self.reduction.is_some() && change.memory.is_some() {

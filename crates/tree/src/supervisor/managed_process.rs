@@ -3,8 +3,8 @@
 use crate::guard::Guard;
 use crate::protocol::HelperExit;
 use ebb_sys::proc::{self, Image, Process};
-use ebb_sys::thread;
 use ebb_sys::userfaultfd::Userfaultfd;
+use ebb_sys::{peer, thread};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, OwnedFd};
@@ -51,6 +51,8 @@ pub(super) struct Joining {
     pub pidfd: OwnedFd,
     pub image: Image,
     pub helper: Option<Helper>,
+    /// The helper as a process, and its image before its memory was looked at.
+    serving: Option<(Process, Image)>,
 }
 
 /// Why that cannot be told.
@@ -71,19 +73,27 @@ impl From<Errno> for Unknown {
 impl Joining {
     /// The process at the other end of a connection: process `peer`, or the program whose helper it is. For a forked
     /// child a slot is `reserved`.
-    pub fn of(peer: u32, program: Option<&OwnedFd>, reserved: bool) -> Result<Self, Unknown> {
+    pub fn of(
+        connection: &OwnedFd,
+        peer: u32,
+        program: Option<&OwnedFd>,
+        reserved: bool,
+    ) -> Result<Self, Unknown> {
+        // Of who connected, not of another that has the number by now.
+        let connected = peer::pidfd(connection.as_fd()).map_err(Errno::from)?;
         let Some(program) = program else {
-            let (process, pidfd, image) = identify(peer)?;
+            let (process, pidfd, image) = identify_by(connected, peer)?;
             return Ok(Self {
                 process,
                 pidfd,
                 image,
                 helper: Helper::simulated(peer)?,
+                serving: None,
             });
         };
         let target = proc::pidfd_target(program.as_fd())?;
         let (process, pidfd, image) = identify(target.pid)?;
-        let (serving, helper, served) = identify(peer)?;
+        let (serving, helper, served) = identify_by(connected, peer)?;
         // The numbers were read one after the other: theirs if both live now.
         if proc::pidfd_target(program.as_fd())?.pid != process.pid() {
             return Err(Errno::SRCH.into());
@@ -106,7 +116,32 @@ impl Joining {
             pidfd,
             image,
             helper: Some(Helper::new(peer, helper)),
+            serving: Some((serving, served)),
         })
+    }
+
+    /// The process that connected, with its image.
+    fn connected(&self) -> (&Process, Image) {
+        let serving = self.serving.as_ref();
+        serving.map_or((&self.process, self.image), |(serving, image)| {
+            (serving, *image)
+        })
+    }
+
+    /// The number of the process that connected.
+    pub fn connected_pid(&self) -> u32 {
+        self.connected().0.pid()
+    }
+
+    /// Whether program and helper are the user who connected, and can become no other. And no program with more rights
+    /// than its user's is in the memory of who connected, nor any other than at first: `/proc` would show it to whoever
+    /// has the connection.
+    pub fn is_as_it_connected(&self, uid: u32) -> Result<bool, Errno> {
+        let (connected, image) = self.connected();
+        Ok(self.process.is_user(uid)?
+            && connected.is_user(uid)?
+            && !connected.has_rights_of_its_file()?
+            && connected.stat()?.image == image)
     }
 }
 
@@ -215,6 +250,19 @@ impl ManagedProcess {
                 .is_ok_and(|stat| stat.image.is_some() && stat.image != self.image)
     }
 
+    /// Whether it is this user, or can be again, and did not come by that by another program than it joined with.
+    pub fn has_user(&self, user: u32) -> Result<bool, Errno> {
+        let has = self.process.has_user(user)?;
+        // After the users: what runs the same program now did so then.
+        let image = self.process.stat()?.image;
+        Ok(has
+            && match image.is_some() && self.image.is_some() {
+                true => image == self.image,
+                // Nothing tells. A program that has its user by its file is somebody else's yet.
+                false => self.process.is_user(user)?,
+            })
+    }
+
     /// The helper, if it lives.
     pub fn living_helper(&self) -> Option<&Helper> {
         self.helper.as_ref().filter(|helper| !helper.ended)
@@ -233,6 +281,17 @@ pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
     let pidfd = open_pidfd(pid)?;
     let image = process.stat()?.image;
     Ok((process, pidfd, image))
+}
+
+/// The same of a process that a pidfd stands for, by the number that it had when last seen.
+fn identify_by(pidfd: OwnedFd, pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
+    let process = Process::open(pid)?;
+    let image = process.stat()?.image;
+    // The number is its own, so it was as the files were opened.
+    match proc::pidfd_target(pidfd.as_fd())?.pid == pid {
+        true => Ok((process, pidfd, image)),
+        false => Err(Errno::SRCH),
+    }
 }
 
 /// The refusal for a process for which no descriptor is left.

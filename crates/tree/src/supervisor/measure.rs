@@ -193,6 +193,7 @@ impl Supervisor {
             pid => self.warn_crowded(pid, "waits to fork"),
         }
         self.drop_silent_handshakes();
+        self.refill_spare();
         self.check_removals();
         self.warn_of_errors();
         let moving = self.has_removals() || self.reduction.is_some();

@@ -5,6 +5,7 @@ use super::managed_process::{Joining, ManagedProcess, NO_DESCRIPTORS, Unknown};
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello};
 use crate::table::{Limits, SlotNumber, SlotState, StateWord, VERSION};
+use ebb_sys::peer;
 use ebb_sys::proc::{self, Image};
 use ebb_sys::userfaultfd::Userfaultfd;
 use rustix::event::epoll;
@@ -14,15 +15,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-/// The descriptors that a helper needs to serve its program, for one that may not open them.
-fn descriptors_of(helper: u32) -> Result<[OwnedFd; 3], Errno> {
+/// The descriptors that a helper needs to serve its program, for one that may not open them, as it is user `uid`.
+fn descriptors_of(joining: &Joining, uid: u32) -> Result<[OwnedFd; 3], Errno> {
     let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::ACCESS);
+    let helper = joining.connected_pid();
     let read = |name: &str| {
         let file = File::open(format!("/proc/{helper}/{name}"));
         file.map(OwnedFd::from).map_err(errno)
     };
     let device = Userfaultfd::open_device().map_err(errno)?;
-    Ok([device.into(), read("pagemap")?, read("mem")?])
+    let opened = [device.into(), read("pagemap")?, read("mem")?];
+    // They may be of what it has become since it was admitted.
+    match joining.is_as_it_connected(uid)? {
+        true => Ok(opened),
+        false => Err(Errno::ACCESS),
+    }
 }
 
 impl Supervisor {
@@ -57,12 +64,14 @@ impl Supervisor {
             self.raise_descriptor_limit();
         }
         let joining =
-            Joining::of(peer, program, hello.reserved.is_some()).map_err(|why| match why {
-                Unknown::Exhausted => {
-                    self.warn_exhausted(peer);
-                    NO_DESCRIPTORS.into()
+            Joining::of(connection, peer, program, hello.reserved.is_some()).map_err(|why| {
+                match why {
+                    Unknown::Exhausted => {
+                        self.warn_exhausted(peer);
+                        NO_DESCRIPTORS.into()
+                    }
+                    Unknown::Because(why) => why,
                 }
-                Unknown::Because(why) => why,
             })?;
         self.admit(&joining, hello.reserved, (kind, uid))?;
         let pid = joining.process.pid();
@@ -84,7 +93,7 @@ impl Supervisor {
         };
         let told = watched
             .and(helped)
-            .and_then(|()| self.welcome(connection, slot, (peer, uid)));
+            .and_then(|()| self.welcome(connection, slot, (&joining, uid)));
         self.pending_children[slot.index()] = None;
         self.by_pid.insert(pid, slot);
         self.used[slot.index()] = true;
@@ -126,14 +135,16 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Whether a member is of the user whose tree this is, or can be again.
+    /// Whether a member is of the user whose tree this is, or can be again, and connected as that. Who joined as another
+    /// user is none of ours, whatever program it executes.
     ///
     /// # Errors
     /// It is gone, or `/proc` cannot be read: for want of descriptors, say.
     pub(super) fn is_of_our_user(&self, slot: SlotNumber) -> Result<bool, Errno> {
-        let us = rustix::process::geteuid().as_raw();
-        let member = self.members[slot.index()].as_ref();
-        member.ok_or(Errno::SRCH)?.process.has_user(us)
+        let member = self.members[slot.index()].as_ref().ok_or(Errno::SRCH)?;
+        let connection = member.connection.as_ref().ok_or(Errno::SRCH)?;
+        let connected_as = peer::of(connection.as_fd())?.uid;
+        Ok(self.is_our_user(connected_as) && member.has_user(connected_as)?)
     }
 
     /// A slot for who joins: the one reserved for it, or a free one. Its limits are set.
@@ -199,13 +210,13 @@ impl Supervisor {
         &self,
         connection: &OwnedFd,
         slot: SlotNumber,
-        (peer, uid): (u32, u32),
+        (joining, uid): (&Joining, u32),
     ) -> Result<(), Errno> {
-        let packet = protocol::welcome(slot);
+        let packet = protocol::welcome(slot, &self.settings);
         if self.is_our_user(uid) {
             return protocol::send(connection, &packet, &[self.table_fd.as_fd()]);
         }
-        let [faults, pages, memory] = descriptors_of(peer)?;
+        let [faults, pages, memory] = descriptors_of(joining, uid)?;
         let fds = [&self.table_fd, &faults, &pages, &memory].map(AsFd::as_fd);
         protocol::send(connection, &packet, &fds)
     }

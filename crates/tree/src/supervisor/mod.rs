@@ -41,7 +41,7 @@ mod stats;
 use crate::guard::{Guard, Launcher};
 use crate::histogram::{Histogram, Summary};
 use crate::lease::Leases;
-use crate::protocol;
+use crate::protocol::{self, Settings};
 use crate::table::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
@@ -159,8 +159,7 @@ impl Totals {
 pub struct Supervisor {
     table: &'static Table,
     table_fd: OwnedFd,
-    /// Flag: children of members that became another user can be served.
-    serves_other_users: bool,
+    settings: Settings,
     rows: [Option<TreeDevice>; MAX_DEVICES],
     /// Leases of devices without a file: those of a simulation.
     pub(crate) without_files: Vec<Leases<'static>>,
@@ -285,9 +284,6 @@ impl Supervisor {
             Table::create(setup.budget_pages, setup.config).map_err(system("shared table"))?;
         table.limits.set(setup.limits);
         table.supervised_by(std::process::id());
-        let serves_other_users = admission::serves_other_users();
-        let others = u32::from(serves_other_users);
-        table.other_users.store(others, Relaxed);
         let (control, listener) = listen().map_err(system("control socket"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("event queue"))?;
         epoll::add(
@@ -303,7 +299,11 @@ impl Supervisor {
             budget: table.budget.load(SeqCst),
             table,
             table_fd,
-            serves_other_users,
+            settings: Settings {
+                config: setup.config,
+                user: rustix::process::geteuid().as_raw(),
+                serves_other_users: admission::serves_other_users(),
+            },
             rows: [const { None }; MAX_DEVICES],
             without_files: Vec::new(),
             next_serial: 1,

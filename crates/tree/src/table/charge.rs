@@ -194,6 +194,11 @@ impl Table {
 
     /// Gives back at most what the process has charged.
     pub fn uncharge(&self, me: SlotNumber, pages: i64) {
+        self.uncharge_in_use(me, pages, 0);
+    }
+
+    /// The same of pages of which some stay `in_use`, as others have them.
+    fn uncharge_in_use(&self, me: SlotNumber, pages: i64, in_use: i64) {
         self.bracketed(me, || {
             let had = self
                 .slot(me)
@@ -201,7 +206,7 @@ impl Table {
                 .fetch_update(SeqCst, SeqCst, |had| Some(had.saturating_sub(pages).max(0)))
                 .unwrap_or(0);
             debug_assert!(cfg!(fuzzing) || had >= pages, "uncharging {pages} of {had}");
-            self.share_with_reduction(pages.min(had));
+            self.share_with_reduction(pages.min(had).saturating_sub(in_use).max(0));
             self.charged.0.fetch_sub(pages.min(had), SeqCst);
         });
         self.wake_waiters();
@@ -246,14 +251,14 @@ impl Table {
             self.suspected.fetch_add(pages, SeqCst);
         }
         // Credit first: for a moment too much is in use, never too little.
-        self.bracketed(me, || {
+        let took = self.bracketed(me, || {
             let others = self.relatives(me).filter(|&n| n != me);
             self.take_credit(std::iter::once(me).chain(others), pages)
         });
         if doubtful || self.rollups.load(SeqCst) != since {
             self.doubted.fetch_add(pages, SeqCst);
         }
-        self.uncharge(me, pages);
+        self.uncharge_in_use(me, pages, took);
     }
 
     /// From now on `me` charges for itself, beginning with `pages`, and is measured no more.
@@ -521,8 +526,11 @@ mod tests {
     }
 
     proptest! {
+        /// A budget that is being lowered loses what came free, and nothing for pages that others have.
         #[test]
-        fn unsharing_keeps_use_exact(ops in prop::collection::vec(op(), 1..60)) {
+        fn unsharing_keeps_use_exact(
+            ops in prop::collection::vec(op(), 1..60), mut reduction in 0..10i64,
+        ) {
             let (table, _fd) = Table::create(100, Config::default()).unwrap();
             let members: Vec<SlotNumber> = (0..3)
                 .map(|_| table.take_slot(StateWord::of(SlotState::Paging)).unwrap())
@@ -535,6 +543,8 @@ mod tests {
             table.charge_for_child(members[0], members[2], 0);
             let mut pages = [[Has::Shared; 10]; 3];
             prop_assert_eq!(table.in_use(), used(&pages));
+            table.reduction.store(reduction, SeqCst);
+            let lowered = reduction;
             for op in ops {
                 let (Op::Write(m, p) | Op::Drop(m, p)) = op;
                 let has = pages[m][p];
@@ -556,6 +566,11 @@ mod tests {
                 }
                 prop_assert_eq!(table.in_use(), used(&pages));
                 prop_assert_eq!(table.drift(), Some(0));
+                let comes_free = matches!((op, has), (Op::Drop(..), Has::Own))
+                    || matches!((op, has, others), (Op::Drop(..), Has::Shared, false));
+                reduction -= i64::from(comes_free).min(reduction);
+                prop_assert_eq!(table.reduction.load(SeqCst), reduction);
+                prop_assert_eq!(table.budget.load(SeqCst), 100 - lowered + reduction);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How a run was configured, in one word of the table.
+//! How a run was configured, in one word of the supervisor's welcome.
 
 use ebb_engine::slots::DeviceChoice;
 
@@ -59,7 +59,7 @@ const CHOICES: [DeviceChoice; 3] = [
 ];
 
 impl Config {
-    pub(super) fn pack(self) -> u64 {
+    pub(crate) fn pack(self) -> u64 {
         let plain = Zstd {
             level: 0,
             dictionary: false,
@@ -80,7 +80,7 @@ impl Config {
             | (zstd.level as u32 as u64) << 32
     }
 
-    pub(super) fn unpack(word: u64) -> Self {
+    pub(crate) fn unpack(word: u64) -> Self {
         let zstd = Zstd {
             level: (word >> 32) as i32,
             dictionary: word >> 10 & 1 == 1,

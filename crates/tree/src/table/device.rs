@@ -20,16 +20,12 @@ impl DeviceState {
     }
 }
 
-/// A device as every member sees it.
+/// A device as every member sees it. What it is like the supervisor says to each who asks: where data goes is no
+/// matter of a table that all write.
 #[repr(C)]
 pub(crate) struct DeviceRow {
     /// 0: the row is free. Else four times the device's serial number, plus its [`DeviceState`].
     stamp: AtomicU64,
-    /// Device facts, as words.
-    pub facts: [AtomicU64; 3],
-    /// Bit 16: given; low 16 bits: priority.
-    pub priority: AtomicU32,
-    pub clusters: AtomicU32,
 }
 
 impl DeviceRow {
@@ -45,13 +41,7 @@ impl DeviceRow {
     }
 
     /// Fills a free row.
-    pub fn fill(&self, serial: u64, facts: [u64; 3], priority: Option<i16>, clusters: u32) {
-        for (word, fact) in self.facts.iter().zip(facts) {
-            word.store(fact, SeqCst);
-        }
-        let priority = priority.map_or(0, |p| 1 << 16 | p as u16 as u32);
-        self.priority.store(priority, SeqCst);
-        self.clusters.store(clusters, SeqCst);
+    pub fn fill(&self, serial: u64) {
         self.set_state(serial, DeviceState::On);
     }
 
@@ -75,15 +65,6 @@ impl DeviceRow {
 
     pub fn clear(&self) {
         self.stamp.store(0, SeqCst);
-    }
-
-    pub fn facts(&self) -> [u64; 3] {
-        std::array::from_fn(|i| self.facts[i].load(SeqCst))
-    }
-
-    pub fn priority(&self) -> Option<i16> {
-        let word = self.priority.load(SeqCst);
-        (word >> 16 & 1 == 1).then_some(word as u16 as i16)
     }
 }
 
@@ -161,8 +142,7 @@ mod tests {
         let (table, _fd) = Table::create(100, Config::default()).unwrap();
         let row = &table.devices[1];
         assert_eq!(row.device(), None);
-        row.fill(7, [1, 2, 3], Some(-2), 9);
-        assert_eq!((row.facts(), row.priority()), ([1, 2, 3], Some(-2)));
+        row.fill(7);
         assert_eq!(row.device(), Some((7, DeviceState::On)));
         for state in [DeviceState::Asked, DeviceState::Leaving] {
             row.set_state(7, state);

@@ -57,7 +57,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 17;
+pub(crate) const VERSION: u32 = 18;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,7 +97,8 @@ impl Way {
 }
 
 /// The shared table. Field by field: magic to validate; the sums on lines of their own because
-/// all members write them; then what is scanned; then the slots.
+/// all members write them; then what is scanned; then the slots. Settings are not here (`protocol`'s WELCOME): a member
+/// that became another user has the table.
 #[repr(C, align(4096))]
 pub(crate) struct Table {
     magic: AtomicU64,
@@ -105,7 +106,6 @@ pub(crate) struct Table {
     size: AtomicU64,
     /// The number of times that the devices have changed.
     pub changes: AtomicU64,
-    config: AtomicU64,
     pub budget: AtomicI64,
     /// Pages that the budget is to lose yet, while it is being lowered.
     pub reduction: AtomicI64,
@@ -131,10 +131,6 @@ pub(crate) struct Table {
     /// The number of a process that waits for a place for a child; 0: none has since the
     /// supervisor looked.
     pub crowded: AtomicU32,
-    /// The tree's user.
-    pub user: AtomicU32,
-    /// 1: children of members that became another user can be served.
-    pub other_users: AtomicU32,
     /// The PID namespace of who made the table, by its inode; 0: not known.
     pub namespace: AtomicU64,
     /// 1: processes of others have come to the tree, for good.
@@ -175,12 +171,9 @@ impl Table {
         let budget = i64::try_from(budget).map_err(|_| Errno::INVAL)?;
         table.budget.store(budget, SeqCst);
         table.limit.0.store(budget, SeqCst);
-        table.config.store(config.pack(), SeqCst);
         table.mode.store(config.eager as u32, SeqCst);
         let namespace = proc::pid_namespace().unwrap_or(0);
         table.namespace.store(namespace, SeqCst);
-        let user = rustix::process::geteuid().as_raw();
-        table.user.store(user, SeqCst);
         table.size.store(size_of::<Self>() as u64, SeqCst);
         table.version.store(VERSION, SeqCst);
         table.magic.store(MAGIC, SeqCst);
@@ -284,10 +277,6 @@ impl Table {
         } else {
             Mode::Paging
         }
-    }
-
-    pub fn config(&self) -> Config {
-        Config::unpack(self.config.load(SeqCst))
     }
 
     /// The budget in bytes.

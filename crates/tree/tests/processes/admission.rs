@@ -9,13 +9,13 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn become_nobody() {
+pub fn become_nobody() {
     // SAFETY: of this process alone, which has one thread.
     let done = unsafe {
         libc::setgroups(0, std::ptr::null()) == 0
@@ -26,7 +26,7 @@ fn become_nobody() {
 }
 
 /// A socket that does not wait.
-fn socket() -> OwnedFd {
+pub fn socket() -> OwnedFd {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: a new descriptor, which is ours.
     unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, kind, 0)) }
@@ -47,9 +47,14 @@ fn with_name(call: Call, socket: &OwnedFd, name: &str) -> bool {
     unsafe { call(socket.as_raw_fd(), (&raw const address).cast(), len) == 0 }
 }
 
+/// Whether it could be done.
+pub fn connect(socket: &OwnedFd, name: &str) -> bool {
+    with_name(libc::connect, socket, name)
+}
+
 fn connected(name: &str) -> Option<OwnedFd> {
     let socket = socket();
-    with_name(libc::connect, &socket, name).then_some(socket)
+    connect(&socket, name).then_some(socket)
 }
 
 /// How many of these the other side has closed.

@@ -6,6 +6,7 @@
 
 mod admission;
 mod helped;
+mod rights;
 mod roles;
 mod scenarios;
 mod support;

@@ -42,6 +42,8 @@ pub fn play(role: &[String]) {
         "too-many" => too_many(),
         "storm" => storm(number(1)),
         "orphaned" => crate::admission::orphaned(),
+        "climber" => crate::rights::climber(&role[1]),
+        "climbed" => crate::rights::climbed(&role[1]),
         "helped" => crate::helped::play(&role[1..]),
         other => panic!("no role {other}"),
     }

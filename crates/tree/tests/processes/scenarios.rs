@@ -1,7 +1,7 @@
 //! Invariants that hold whatever the members do.
 
 use crate::support::{Tree, descendants, kill, mib};
-use crate::{Scenario, admission, helped};
+use crate::{Scenario, admission, helped, rights};
 use ebb_engine::random::Random;
 use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_tree::{MAX_DEVICES, Mode, Reply, Request, Way};
@@ -117,11 +117,30 @@ pub const ALL: &[Scenario] = &[
         30,
         admission::squatters_are_not_believed,
     ),
+    (
+        "rights_of_a_program_give_nothing_to_who_connected_before",
+        60,
+        rights::give_nothing_to_who_connected,
+    ),
+    ("a_supervisor_that_is_late_is_waited_for", 60, late),
     ("storm_of_forks_and_kills", 120, storm),
 ];
 
 fn tell(child: &mut Child) {
     child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+}
+
+/// As a job that is stopped for a while.
+fn late() {
+    let mut tree = Tree::new(mib(512), 10);
+    let mut member = tree.start(&["charge", "100"]);
+    // Longer than a member waits at a time.
+    std::thread::sleep(S(5));
+    assert!(member.try_wait().unwrap().is_none(), "it gave up");
+    tree.expect("charged");
+    member.kill().unwrap();
+    member.wait().unwrap();
+    tree.expect_empty();
 }
 
 fn failing() {
