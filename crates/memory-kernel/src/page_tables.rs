@@ -224,10 +224,10 @@ impl PageTables {
     /// Whether a call about an area alone splits a mapping.
     pub fn splits(&self, start: usize, len: usize) -> bool {
         let inside = |at: usize| {
-            let (before, after) = (self.mappings.get(at - PAGE), self.mappings.get(at));
-            before.is_some() && before == after
+            let before = at.checked_sub(PAGE).and_then(|at| self.mappings.get(at));
+            before.is_some() && before == self.mappings.get(at)
         };
-        inside(start) || inside(start + page_up(len))
+        inside(start) || start.checked_add(page_up(len)).is_some_and(inside)
     }
 
     /// The number of pages of an area that are mapped.

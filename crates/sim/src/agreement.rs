@@ -5,9 +5,10 @@
 //! mapped without the pager, which is not registered, and pages in transit.
 
 use crate::memory::each;
-use crate::process::pager;
 use crate::scheduler::world;
-use ebb_memory_kernel::PAGE;
+use crate::threads::SimThreads;
+use ebb_memory_kernel::{MemoryKernel, PAGE};
+use ebb_pager::simulation::{Page, Simulated};
 use std::cell::Cell;
 
 /// Nanoseconds for which a page may differ. A thread stands still for less in the midst of a call.
@@ -18,7 +19,7 @@ const MOMENT: u64 = 5_000_000_000;
 struct Difference {
     at: usize,
     /// The state that the page map has it in.
-    said: ebb_pager::simulation::Page,
+    said: Page,
     /// The moment at which it was first seen to differ.
     since: u64,
 }
@@ -35,17 +36,17 @@ pub fn forget() {
     DIFFERENT.set([None; FOLLOWED]);
 }
 
-/// Looks at all pages, unless a thread of the pager is at work on them.
-pub fn check() {
+/// Looks at all pages of a process, unless a thread of its pager is at work on them.
+pub fn check(pager: &'static Simulated<MemoryKernel<SimThreads>>) {
     let seen = |start: usize, end: usize| {
-        pager().kernel().tables(|tables| {
+        pager.kernel().tables(|tables| {
             let registered = |at: &usize| tables.mappings.get(*at).is_some_and(|m| m.registered);
             let all = each((start, (end - start) / PAGE)).filter(registered);
             let there = |at| (at, tables.pages.get(at).map(|page| page.protected));
             all.map(there).collect::<Vec<_>>()
         })
     };
-    let Some(differences) = pager().differences(FOLLOWED, seen) else {
+    let Some(differences) = pager.differences(FOLLOWED, seen) else {
         return;
     };
     let (now, before) = (world().now.get(), DIFFERENT.get());
@@ -58,7 +59,7 @@ pub fn check() {
         let since = known.map_or(now, |known| known.since);
         *place = Some(Difference { at, said, since });
         if since + MOMENT < now {
-            let is = pager().kernel().is_present(at);
+            let is = pager.kernel().is_present(at);
             world().fail(&format!(
                 "{at:#x} is {} for the kernel, and {said:?} in the page map, for long",
                 if is { "there" } else { "not there" }

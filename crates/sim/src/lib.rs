@@ -17,6 +17,7 @@
 //! | [`device`] | swap devices |
 //! | [`content`], [`memory`], [`program`] | programs, and their memory as it should be |
 //! | [`plan`] | what a run is like |
+//! | [`agreement`] | whether the page map says what the kernel has |
 //! | [`run`], [`campaign`], [`host`] | one run, and many |
 //!
 //! It needs debug assertions: release builds of the engine have no simulated locks.

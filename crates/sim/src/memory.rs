@@ -50,9 +50,9 @@ pub struct Expected {
     pub locked: bool,
     /// The thread that has claimed it; 0: none.
     pub claimed: u32,
-    /// What its call may bring there.
+    /// The content that its call may bring there.
     pub comes: Comes,
-    /// What a forked child has of it.
+    /// The part that a forked child has of it.
     pub in_child: InChild,
     /// Flag: the pager was not told that it was mapped.
     pub behind: bool,

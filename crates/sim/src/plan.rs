@@ -64,7 +64,6 @@ impl Plan {
         let codec = codec(stream);
         let devices = devices(stream, codec);
         let noise = noise(stream, &devices);
-        let roomy = Stream::new(seed, 0x4009).percent(40);
         let mut sometimes = |percent: usize, most: u32| -> Rate {
             match !swarm && most < 4096 || stream.percent(percent) {
                 true => 1 + stream.below(most as usize) as Rate,
@@ -102,11 +101,8 @@ impl Plan {
             ..mix
         };
         let kill_child = one_of(stream, 70, 64, 7);
-        let (devices, mix) = match roomy {
-            true => (
-                vec![with_room(seed, processes(&mix) * mix.most)],
-                Mix { removals: 0, ..mix },
-            ),
+        let (devices, mix) = match Stream::new(seed, 0x4009).percent(40) {
+            true => with_room(seed, mix),
             false => (devices, mix),
         };
         let rates = Rates {
@@ -168,14 +164,16 @@ fn processes(mix: &Mix) -> usize {
     processes << usize::from(mix.execs > 0)
 }
 
-/// A device that takes all of so many pages, if there is one so large, and does not fail. Noise does not compress.
-fn with_room(seed: u64, pages: usize) -> DevicePlan {
+/// A device that takes all pages of a program, if there is one so large, stays, and does not fail. Noise does not compress.
+fn with_room(seed: u64, mix: Mix) -> (Vec<DevicePlan>, Mix) {
     let stream = &mut Stream::new(seed, 0x4009);
-    DevicePlan {
+    let pages = processes(&mix) * mix.most;
+    let device = DevicePlan {
         slots: pages.next_multiple_of(CLUSTER).min(MAX_SLOTS),
         latency: [0, 20_000, 200_000][stream.below(3)],
         faults: String::new(),
-    }
+    };
+    (vec![device], Mix { removals: 0, ..mix })
 }
 
 /// In so many of a hundred plans, a number from 1 to `most`; 0 in the others.

@@ -114,7 +114,7 @@ pub fn check() {
         return;
     };
     if here.pager.check() {
-        agreement::check();
+        agreement::check(&here.pager);
     }
     let (charged, limit) = (member.charged(), member.limit());
     if charged > limit + slack(limit) {

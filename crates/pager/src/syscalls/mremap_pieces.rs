@@ -342,18 +342,36 @@ mod tests {
     #[test]
     fn what_grows_is_wiped_at_a_fork_as_the_rest_is() {
         let start = several();
+        // SAFETY: memory of this test's own.
+        unsafe { memory::madvise(start, 8 * PAGE_SIZE, libc::MADV_WIPEONFORK).unwrap() };
         let mut grows = pieces(start, 8, 20, libc::MREMAP_MAYMOVE, 0);
         grows.like.in_child.wiped = true;
         let grown = grows.remap().unwrap();
+        for n in 0..20 {
+            let flags = flags_of(grown + n * PAGE_SIZE);
+            assert!(
+                flags.split(' ').any(|flag| flag == "wf"),
+                "page {n}: {flags}"
+            );
+        }
+    }
+
+    /// The flags of the mapping at an address.
+    fn flags_of(at: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let at = maps
-            .find(&format!("{grown:x}-"))
-            .expect("mapped at the start");
-        let flags = maps[at..]
-            .lines()
-            .find(|line| line.starts_with("VmFlags"))
-            .unwrap();
-        assert!(flags.split(' ').any(|flag| flag == "wf"), "{flags}");
+        let mut here = false;
+        for line in maps.lines() {
+            let bounds = line.split(' ').next().and_then(|word| word.split_once('-'));
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            if let Some((start, end)) = bounds
+                && let (Some(start), Some(end)) = (number(start), number(end))
+            {
+                here = (start..end).contains(&at);
+            } else if here && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return flags.into();
+            }
+        }
+        panic!("nothing is mapped at {at:#x}")
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub struct Member {
     pub(crate) table: &'static Table,
     /// Our slot; another in a forked child. Shared with the lenders.
     pub(crate) me: Arc<AtomicU32>,
-    /// Which taking of it is ours.
+    /// The taking of it that is ours, by number.
     taken: AtomicU32,
     pub(crate) held: Held,
     pub(crate) connection: KeptFd,

@@ -41,6 +41,10 @@ fn packets_carry_everything() {
         Some(JoinReply::Refused(why)) => assert_eq!(why, "no room"),
         _ => panic!("not a refusal"),
     }
+}
+
+#[test]
+fn packets_about_members_and_devices_carry_everything() {
     let mut buf = [0; MAX_PACKET];
     let long = "x".repeat(2000);
     let packet = message(&long, &mut buf);
@@ -75,6 +79,10 @@ fn packets_carry_everything() {
         assert_eq!(decoded, Some((u32::MAX, given)));
     }
     assert_eq!(decode_devices(&devices(0, &[device(8, 1, None)])), None);
+}
+
+#[test]
+fn packets_of_commands_carry_everything() {
     for request in [
         Request::On("/a:1G,prio=3".into()),
         Request::Off("7".into()),

@@ -286,13 +286,8 @@ impl Supervisor {
         table.supervised_by(std::process::id());
         let (control, listener) = listen().map_err(system("control socket"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("event queue"))?;
-        epoll::add(
-            &epoll,
-            &listener,
-            Token::Listener.pack(),
-            epoll::EventFlags::IN,
-        )
-        .map_err(system("event queue"))?;
+        let (token, reads) = (Token::Listener.pack(), epoll::EventFlags::IN);
+        epoll::add(&epoll, &listener, token, reads).map_err(system("event queue"))?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(system("reaping of orphans"))?;
         let mut supervisor = Self {
