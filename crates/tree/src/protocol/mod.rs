@@ -29,11 +29,11 @@ pub use command::{Ask, AskError, is_stopped, trees};
 pub use name::ControlName;
 pub(crate) use name::{CONTROL_PREFIX, address};
 pub use request::{LimitChange, Reply, Request};
-pub(crate) use socket::{MAX_PACKET, MAX_REQUEST, hear, open, receive, receive_up_to, send};
+pub(crate) use socket::{MAX_REQUEST, hear, open, receive, receive_up_to, send};
 pub use wire::HelperExit;
 pub(crate) use wire::{
-    GivenDevice, Hello, JoinReply, MemberPacket, POKE_PACKET, Settings, USERFAULTFD_PACKET, ask,
-    decode_devices, devices, helper_exit, message, refused, welcome,
+    GivenDevice, Hello, JoinReply, MAX_PACKET, MemberPacket, POKE_PACKET, Settings,
+    USERFAULTFD_PACKET, ask, decode_devices, devices, helper_exit, message, refused, welcome,
 };
 
 #[cfg(test)]

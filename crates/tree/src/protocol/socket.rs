@@ -1,6 +1,6 @@
 //! Sending and receiving packets, with descriptors.
 
-use super::wire::brings_descriptor;
+use super::wire::{MAX_PACKET, brings_descriptor};
 use crate::MAX_DEVICES;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
@@ -9,8 +9,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// The longest packet between supervisor and member.
-pub const MAX_PACKET: usize = 1024;
 /// The longest packet from a command to the supervisor: a path, or a text.
 pub const MAX_REQUEST: usize = 16 << 10;
 /// The longest packet to a command. A longer answer goes through a file in memory.

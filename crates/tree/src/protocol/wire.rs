@@ -1,8 +1,10 @@
 //! Packets between member and supervisor. The first byte says what a packet is.
 
-use super::socket::MAX_PACKET;
 use crate::table::{Config, SlotNumber, VERSION};
 use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
+
+/// The longest packet between supervisor and member.
+pub const MAX_PACKET: usize = 1024;
 
 const HELLO: u8 = b'H';
 const WELCOME: u8 = b'W';
