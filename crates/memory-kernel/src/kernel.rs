@@ -38,12 +38,12 @@ pub struct MemoryKernel<T: Threads> {
     children: Mutex<Vec<PageTables>>,
 }
 
-/// Advice that is an attribute of a mapping.
-const SPLITTING: [i32; 6] = [
+/// Advice that is an attribute of a mapping. Not here is MADV_DOFORK: at a fork of a process that may have no more mappings
+/// nothing can be done about it (LIMITATIONS).
+const SPLITTING: [i32; 5] = [
     libc::MADV_RANDOM,
     libc::MADV_NORMAL,
     libc::MADV_DONTFORK,
-    libc::MADV_DOFORK,
     libc::MADV_WIPEONFORK,
     libc::MADV_KEEPONFORK,
 ];

@@ -261,9 +261,7 @@ fn killed_by_pager() {
     this().ended_by_pager.set(true);
     if let Joining::Alone { .. } = here().joining {
         let why = messages();
-        let excused = why.contains(OUT_OF_MEMORY) && here().may_run_out
-            || why.contains(supervisor::TOO_MANY_MAPPINGS);
-        if !excused {
+        if !(why.contains(OUT_OF_MEMORY) && here().may_run_out) {
             world().fail(&format!("the pager ended the program: {why}"));
         }
     }

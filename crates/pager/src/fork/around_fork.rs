@@ -117,7 +117,7 @@ impl<K: Kernel> Pager<K> {
                 }
             }
         };
-        self.fork.note_withheld(!self.inherit(&locked, true));
+        self.inherit(&locked, true);
         // SAFETY: it is the state's lock.
         unsafe { self.hold_in_fork(locked, slot) };
         true
@@ -162,12 +162,12 @@ impl<K: Kernel> Pager<K> {
         Some((locked, slot))
     }
 
-    /// Lets a forked child have what is or was registered, or not; whether the kernel did so. Memory that `mremap` has just
-    /// moved is registered no more, but would still be kept from children. Ranges side by side are one call: they may be one
-    /// mapping, and the process may have no more of them.
-    pub fn inherit(&'static self, locked: &Locked, on: bool) -> bool {
+    /// Lets a forked child have what is or was registered, or not. Memory that `mremap` has just moved is registered no
+    /// more, but would still be kept from children. Ranges side by side are one call: they may be one mapping, and the
+    /// process may have no more of them.
+    pub fn inherit(&'static self, locked: &Locked, on: bool) {
         if self.process().is_none() {
-            return true;
+            return;
         }
         let advice = if on {
             libc::MADV_DOFORK
@@ -176,18 +176,22 @@ impl<K: Kernel> Pager<K> {
         };
         let concerned =
             |r: &Range| (on || r.attributes.registered) && !r.attributes.in_child.absent;
-        // SAFETY: advice that changes no content.
-        let advise =
-            |start, end| unsafe { self.kernel.madvise(start, end - start, advice) }.is_ok();
-        let (mut start, mut end, mut all) = (0, 0, true);
-        for range in locked.ranges.all().filter(concerned) {
-            if range.start != end {
-                all &= start == end || advise(start, end);
-                start = range.start;
+        let advise = |(start, end): (usize, usize)| {
+            if start < end {
+                // Where memory was unmapped without libc the kernel answers with an error, and goes on behind it.
+                // SAFETY: advice that changes no content.
+                let _ = unsafe { self.kernel.madvise(start, end - start, advice) };
             }
-            end = range.end;
+        };
+        let mut run = (0, 0);
+        for range in locked.ranges.all().filter(concerned) {
+            if range.start != run.1 {
+                advise(run);
+                run.0 = range.start;
+            }
+            run.1 = range.end;
         }
-        all & (start == end || advise(start, end))
+        advise(run);
     }
 
     /// The fork is over, in the parent; `child` where it is known. Requires: `before_fork` on this thread.
@@ -247,12 +251,6 @@ impl<K: Kernel> Pager<K> {
             }
             return;
         };
-        if self.fork.is_withheld() {
-            parent.fail(
-                "a forked child lacks memory of its parent's and is ended: the process has too many mappings; \
-                 raise vm.max_map_count",
-            );
-        }
         if let Err(e) = self.lifecycle.start_keeper(&self.kernel, PATIENCE_OF_CHILD) {
             parent.fail(&format!(
                 "no thread can be started in a forked child, which cannot be served and is ended: {e}; \

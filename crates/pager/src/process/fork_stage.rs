@@ -44,8 +44,6 @@ pub struct ForkStage {
     evicting: AtomicU32,
     /// Flag: there was a fork before this process paged, of it or by it. It may share pages with relatives.
     before_paging: AtomicBool,
-    /// Flag: the kernel keeps memory from the child that is being forked.
-    withheld: AtomicBool,
     /// One of [`child`].
     child: AtomicU32,
     /// The reason why a child cannot be served, from its helper, which has no standard error.
@@ -62,7 +60,6 @@ impl ForkStage {
             protected: AtomicU32::new(0),
             evicting: AtomicU32::new(0),
             before_paging: AtomicBool::new(false),
-            withheld: AtomicBool::new(false),
             child: AtomicU32::new(child::STARTING),
             failure: Mutex::new(None),
             watching: AtomicPtr::new(null_mut()),
@@ -119,16 +116,6 @@ impl ForkStage {
     /// In the keeper: all is done, and another thread may fork.
     pub fn done(&self, kernel: &impl Kernel) {
         self.enter(kernel, stage::NONE);
-    }
-
-    /// Notes whether the kernel keeps memory from the child of this fork.
-    pub fn note_withheld(&self, withheld: bool) {
-        self.withheld.store(withheld, SeqCst);
-    }
-
-    /// Whether it does.
-    pub fn is_withheld(&self) -> bool {
-        self.withheld.load(SeqCst)
     }
 
     /// There was a fork although the process does not page.

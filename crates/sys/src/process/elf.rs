@@ -138,8 +138,8 @@ impl fmt::Debug for ProgramPath {
 /// How many interpreters of interpreters the kernel follows.
 pub const MAX_SCRIPTS: usize = 5;
 
-/// Bytes of the first read: with today's linkers it holds all headers of interest.
-const HEAD: usize = 1024;
+/// Bytes of the first read: it holds most headers of interest. The stack may be small.
+const HEAD: usize = 512;
 
 /// The kind of `file`.
 ///
