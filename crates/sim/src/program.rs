@@ -155,6 +155,12 @@ fn rest(time: Duration) {
     scheduler().wait(Key::Never, Some(time));
 }
 
+/// The number of the mapping at an address.
+fn mapping(at: usize) -> Option<u32> {
+    let kernel = pager().kernel();
+    kernel.tables(|tables| tables.mappings.get(at).map(|mapping| mapping.number))
+}
+
 /// Whether a page is in memory.
 fn is_there(at: usize) -> bool {
     pager().kernel().tables(|tables| tables.pages.contains(at))
@@ -385,9 +391,15 @@ impl ProgramThread {
         }
     }
 
-    /// Whether it has claimed a page of these.
-    fn has_any(&self, run: Run) -> bool {
-        memory(|memory| each(run).any(|at| memory.get(at).is_some_and(|p| p.claimed == self.id)))
+    /// Unmaps a page that it has claimed, if it is still of this mapping. Else it is gone, and others may have mapped memory
+    /// there, whose calls have not come back yet.
+    fn give_up(&mut self, (at, number): (usize, Option<u32>)) {
+        while memory(|memory| memory.get(at)).is_some_and(|page| page.claimed == self.id) {
+            match number.is_some() && mapping(at) == number {
+                true => self.unmap((at, 1)),
+                false => memory(|memory| memory.remove((at, 1), self.id)),
+            }
+        }
     }
 
     fn map_over(&mut self, run: Run, first: Expected) {
@@ -566,6 +578,8 @@ impl ProgramThread {
             }
         });
         world().note(What::Do, "remap", [to as u64, len as u64]);
+        let replaced = each(target.unwrap_or((0, 0))).map(|at| (at, mapping(at)));
+        let replaced: Vec<_> = replaced.collect();
         // SAFETY: as above.
         let moved = unsafe { pager().mremap(run.0, run.1 * PAGE, len * PAGE, flags, to) };
         match moved {
@@ -593,9 +607,7 @@ impl ProgramThread {
             }
             Err(libc::ENOMEM | libc::EFAULT | libc::EINVAL) => {
                 // What was to be replaced may be gone all the same.
-                while let Some(target) = target.filter(|target| self.has_any(*target)) {
-                    self.unmap(target);
-                }
+                replaced.into_iter().for_each(|page| self.give_up(page));
                 memory(|memory| memory.change_all(run, |page| page.comes = Comes::Nothing));
             }
             Err(error) => self.fail(format!("mremap: {error}")),
