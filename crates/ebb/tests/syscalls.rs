@@ -378,7 +378,7 @@ fn memory_moved_to_addresses_unmapped_without_libc() {
 }
 
 /// Alternate stacks and threads' stacks of 8 KiB and more: two KiB more than libc takes, at most. An exec looks at the file that
-/// it is about, for which it has four.
+/// it is about, for which it has five.
 #[test]
 fn memory_calls_on_the_smallest_stacks() {
     if cannot_page() {
@@ -397,7 +397,7 @@ fn memory_calls_on_the_smallest_stacks() {
     for ((call, libc), (_, ours)) in libcs.iter().zip(&ours) {
         println!("{call}: {libc} bytes of stack by libc, {ours} by us");
         let looks = call.ends_with("exec") || call.ends_with("spawn");
-        let more = if looks { 4096 } else { 2048 };
+        let more = if looks { 5120 } else { 2048 };
         assert!(ours <= &(libc + more), "{call}: {ours} of {libc}");
     }
 }
