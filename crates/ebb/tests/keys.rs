@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Under, c_program, cannot_page, free};
+use common::{Managed, Under, c_program, cannot_page, free};
 use ebb_harness::job::Job;
-use ebb_harness::{MIB, tools};
+use ebb_harness::{MIB, is_root, tools};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -174,6 +174,32 @@ say(f'the worker: {wait(worker)}')
 say(f'root has what it wrote: {digest() == after}')
 "#;
 
+/// Runs a script of root's in 48 MiB with a swap file that is named, of which most goes there. It writes what it writes alone,
+/// and nothing that is false. None: this is not root.
+fn with_a_swap_file_of_roots(script: &str, what: &str) -> Option<Managed> {
+    if !is_root() {
+        println!("skipped: only root can become another user");
+        return None;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let swap = swap_file(dir.path(), 512);
+    let path: &OsStr = swap.as_ref();
+    let script = format!("{HEAP}{script}");
+    let alone = free(&python(&script, &[path, "alone".as_ref()]), what);
+    let managed = Under::budget(48 * MIB)
+        .options(&["--pool-max", "8M", "--swap", &swap])
+        .run(&python(&script, &[path]));
+    let text = String::from_utf8_lossy(&managed.run.stdout);
+    println!("{text}");
+    managed.assert_same(&alone, what);
+    assert!(managed.counter("pswpout") > 1000, "{}", managed.stats);
+    assert!(
+        text.contains(&format!("the {what}: 0")) && !text.contains("False"),
+        "{text}"
+    );
+    Some(managed)
+}
+
 /// A worker that gives up root can read what it has, and nothing else: no descriptor of its writes a swap
 /// file, however it asks for one. It goes on, and so does its parent.
 #[test]
@@ -181,25 +207,7 @@ fn a_worker_that_gave_up_root_has_no_swap_file_to_write() {
     if cannot_page() {
         return;
     }
-    if std::fs::metadata("/proc/self/status").unwrap().uid() != 0 {
-        return println!("skipped: only root can become another user");
-    }
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    let swap = swap_file(dir.path(), 512);
-    let path: &OsStr = swap.as_ref();
-    let script = format!("{HEAP}{GIVES_UP_ROOT}");
-    let alone = free(&python(&script, &[path, "alone".as_ref()]), "worker");
-    let managed = Under::budget(48 * MIB)
-        .options(&["--pool-max", "8M", "--swap", &swap])
-        .run(&python(&script, &[path]));
-    println!("{}", String::from_utf8_lossy(&managed.run.stdout));
-    managed.assert_same(&alone, "worker");
-    assert!(managed.counter("pswpout") > 1000, "{}", managed.stats);
-    let text = String::from_utf8_lossy(&managed.run.stdout);
-    assert!(
-        text.contains("the worker: 0") && !text.contains("False"),
-        "{text}"
-    );
+    with_a_swap_file_of_roots(GIVES_UP_ROOT, "worker");
 }
 
 /// Forks a child as another user, who may become root again, and does.
@@ -228,23 +236,7 @@ fn a_program_that_is_another_user_for_a_while_keeps_its_swap_files() {
     if cannot_page() {
         return;
     }
-    if std::fs::metadata("/proc/self/status").unwrap().uid() != 0 {
-        return println!("skipped: only root can become another user");
+    if let Some(managed) = with_a_swap_file_of_roots(IS_ANOTHER_FOR_A_WHILE, "child") {
+        managed.assert_quiet("child");
     }
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    let swap = swap_file(dir.path(), 512);
-    let path: &OsStr = swap.as_ref();
-    let script = format!("{HEAP}{IS_ANOTHER_FOR_A_WHILE}");
-    let alone = free(&python(&script, &[path, "alone".as_ref()]), "for a while");
-    let managed = Under::budget(48 * MIB)
-        .options(&["--pool-max", "8M", "--swap", &swap])
-        .run(&python(&script, &[path]));
-    managed.assert_same(&alone, "for a while");
-    managed.assert_quiet("for a while");
-    assert!(managed.counter("pswpout") > 1000, "{}", managed.stats);
-    let text = String::from_utf8_lossy(&managed.run.stdout);
-    assert!(
-        text.contains("the child: 0") && !text.contains("False"),
-        "{text}"
-    );
 }

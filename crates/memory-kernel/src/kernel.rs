@@ -2,7 +2,7 @@
 
 use crate::PAGE;
 use crate::frames::Frame;
-use crate::page_tables::{PageTables, pages_of};
+use crate::page_tables::{Mapping, PageTables, pages_of};
 use crate::threads::{Call, Disturbance, Event, Threads};
 use ebb_sys::Errno;
 use ebb_sys::memory::page_up;
@@ -618,9 +618,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
     fn poison(&self, start: usize, len: usize) {
         let mut tables = self.called(Call::Poison, start, len);
-        let missing = |at: &usize| !tables.pages.contains(*at);
-        let marked: Vec<usize> = pages_of(start, len).filter(missing).collect();
-        tables.poisoned.extend(marked);
+        for at in pages_of(start, len) {
+            if !tables.pages.contains(at) {
+                tables.poisoned.insert(at);
+            }
+        }
         let woken = tables.wake(start, len);
         drop(tables);
         self.tell(woken);
@@ -746,8 +748,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         tables.unmap(to, new_len);
         tables.map(to, new_len, was.prot, false);
         tables.change(to, new_len, |m| {
-            (m.in_child, m.locked, m.on_fault) = (was.in_child, was.locked, was.on_fault);
-            m.random = was.random;
+            *m = Mapping {
+                number: m.number,
+                registered: false,
+                ..was
+            }
         });
         if was.registered && self.threads.below(2) == 1 {
             tables.merge_moved(to, new_len);
@@ -794,17 +799,13 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                     tables.poisoned.remove(&at);
                 }
             }
-            libc::MADV_DONTFORK | libc::MADV_DOFORK => {
-                let absent = advice == libc::MADV_DONTFORK;
-                tables.change(addr, len, |m| m.in_child.absent = absent);
-            }
+            libc::MADV_DONTFORK
+            | libc::MADV_DOFORK
+            | libc::MADV_WIPEONFORK
+            | libc::MADV_KEEPONFORK => tables.change(addr, len, |m| m.in_child.follow(advice)),
             libc::MADV_RANDOM | libc::MADV_NORMAL => {
                 let random = advice == libc::MADV_RANDOM;
                 tables.change(addr, len, |m| m.random = random);
-            }
-            libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
-                let wiped = advice == libc::MADV_WIPEONFORK;
-                tables.change(addr, len, |m| m.in_child.wiped = wiped);
             }
             libc::MADV_POPULATE_WRITE if !whole => {}
             libc::MADV_POPULATE_WRITE if self.threads.is_own_thread() => {

@@ -16,6 +16,19 @@ pub struct InChild {
     pub wiped: bool,
 }
 
+impl InChild {
+    /// Follows advice of madvise(2), where it is about forks.
+    pub fn follow(&mut self, advice: i32) {
+        match advice {
+            libc::MADV_DONTFORK => self.absent = true,
+            libc::MADV_DOFORK => self.absent = false,
+            libc::MADV_WIPEONFORK => self.wiped = true,
+            libc::MADV_KEEPONFORK => self.wiped = false,
+            _ => {}
+        }
+    }
+}
+
 /// A page's mapping. Neighbours whose mappings are equal are one mapping to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
@@ -239,10 +252,14 @@ impl PageTables {
     /// away, and with it that of its neighbours (Linux 6.18, `move_vma`).
     pub fn merge_moved(&mut self, start: usize, len: usize) {
         let came = self.mappings[start];
+        let (number, registered) = (came.number, came.registered);
         let alike = |m: &Mapping| {
-            let attributes =
-                |m: &Mapping| (m.prot, m.own, m.locked, m.on_fault, m.random, m.in_child);
-            m.registered && attributes(m) == attributes(&came)
+            let as_it = Mapping {
+                number,
+                registered,
+                ..*m
+            };
+            m.registered && as_it == came
         };
         let (mut first, mut end) = (start, start + page_up(len));
         while self.mappings.get(first - PAGE).is_some_and(alike) {

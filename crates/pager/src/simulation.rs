@@ -164,14 +164,11 @@ impl<K: Kernel> Simulated<K> {
         seen: impl Fn(usize, usize) -> Vec<(usize, Option<bool>)>,
     ) -> Option<Vec<(usize, Page)>> {
         let state = self.pager.try_lock_service()?;
-        let agrees = |said: Page, there: Option<bool>| match said {
-            Page::Resident(None) => there.is_some(),
+        let agrees = |said: Page, there: Option<bool>| {
             // A clean copy is good until the page is written.
-            Page::Resident(Some(_)) => there == Some(true),
-            Page::Untouched | Page::Staged(_) | Page::Swapped(_) | Page::Poisoned => {
-                there.is_none()
-            }
-            Page::Storing(_) | Page::Loading(_) => true,
+            let written = matches!(said, Page::Resident(Some(_))) && there == Some(false);
+            let mapped = said.is_mapped();
+            mapped.is_none_or(|mapped| mapped == there.is_some()) && !written
         };
         let registered = state
             .ranges

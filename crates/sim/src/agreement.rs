@@ -15,7 +15,7 @@ use std::cell::Cell;
 const MOMENT: u64 = 5_000_000_000;
 
 /// A page that differs.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Difference {
     at: usize,
     /// The state that the page map has it in.

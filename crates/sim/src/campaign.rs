@@ -133,10 +133,10 @@ pub fn narrow(shared: &'static Shared, plan: &Plan, report: &Report) -> (Narrowe
         operations: plan.operations,
     };
     let mut failed = report.clone();
-    let wanted = report.failure.clone();
+    let wanted = report.failure.as_deref().map(kind);
     let mut attempt = |narrowed: Narrowed, best: &mut Narrowed| {
         let report = run_once(shared, plan, &narrowed, None);
-        let fails = report.failure.as_deref().map(kind) == wanted.as_deref().map(kind);
+        let fails = report.failure.as_deref().map(kind) == wanted;
         if fails {
             *best = narrowed;
             failed = report;

@@ -5,8 +5,9 @@ use crate::chance::Stream;
 use crate::content::Content;
 use ebb_memory_kernel::PAGE;
 use ebb_memory_kernel::by_page::ByPage;
+use ebb_memory_kernel::page_tables::InChild;
 
-/// What may come to a page by the call of the thread that has claimed it, beside zeros.
+/// The content that may come to a page by the call of the thread that has claimed it, beside zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Comes {
     /// Nothing: the content stays, or is dropped.
@@ -15,28 +16,6 @@ pub enum Comes {
     This(Content),
     /// The page goes, and the next memory may be mapped there.
     Any,
-}
-
-/// What a forked child has of a page. A page may be both: then it is absent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct InChild {
-    /// Flag: nothing.
-    absent: bool,
-    /// Flag: zeros.
-    wiped: bool,
-}
-
-impl InChild {
-    /// Follows advice of madvise(2).
-    pub fn follow(&mut self, advice: i32) {
-        match advice {
-            libc::MADV_DONTFORK => self.absent = true,
-            libc::MADV_DOFORK => self.absent = false,
-            libc::MADV_WIPEONFORK => self.wiped = true,
-            libc::MADV_KEEPONFORK => self.wiped = false,
-            _ => {}
-        }
-    }
 }
 
 /// A page as it should be.

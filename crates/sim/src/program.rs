@@ -155,10 +155,15 @@ fn rest(time: Duration) {
     scheduler().wait(Key::Never, Some(time));
 }
 
-/// The number of the mapping at an address.
-fn mapping(at: usize) -> Option<u32> {
+/// The mapping at an address, as the kernel has it.
+fn mapping(at: usize) -> Option<Mapping> {
     let kernel = pager().kernel();
-    kernel.tables(|tables| tables.mappings.get(at).map(|mapping| mapping.number))
+    kernel.tables(|tables| tables.mappings.get(at).copied())
+}
+
+/// Its number.
+fn number(at: usize) -> Option<u32> {
+    mapping(at).map(|mapping| mapping.number)
 }
 
 /// Whether a page is in memory.
@@ -170,7 +175,7 @@ fn is_there(at: usize) -> bool {
 enum May {
     /// This.
     Find(Expected),
-    /// What another thread's call leaves there for now, and what may come of it. None: nothing is known of it.
+    /// Content that another thread's call leaves there for now, or may bring. None: nothing is known of it.
     FindAny(Option<Expected>),
 }
 
@@ -393,9 +398,9 @@ impl ProgramThread {
 
     /// Unmaps a page that it has claimed, if it is still of this mapping. Else it is gone, and others may have mapped memory
     /// there, whose calls have not come back yet.
-    fn give_up(&mut self, (at, number): (usize, Option<u32>)) {
+    fn give_up(&mut self, (at, was): (usize, Option<u32>)) {
         while memory(|memory| memory.get(at)).is_some_and(|page| page.claimed == self.id) {
-            match number.is_some() && mapping(at) == number {
+            match was.is_some() && number(at) == was {
                 true => self.unmap((at, 1)),
                 false => memory(|memory| memory.remove((at, 1), self.id)),
             }
@@ -503,9 +508,7 @@ impl ProgramThread {
     /// A call was done in part: takes over what the kernel has of it. `take` says whether that can be.
     fn follow_kernel(&self, run: Run, take: impl Fn(&mut Expected, &Mapping) -> bool) {
         for at in each(run) {
-            let mapping = pager()
-                .kernel()
-                .tables(|tables| tables.mappings.get(at).copied());
+            let mapping = mapping(at);
             let mut good = false;
             memory(|memory| {
                 memory.change(at, |page| good = mapping.is_some_and(|m| take(page, &m)));
@@ -578,7 +581,7 @@ impl ProgramThread {
             }
         });
         world().note(What::Do, "remap", [to as u64, len as u64]);
-        let replaced = each(target.unwrap_or((0, 0))).map(|at| (at, mapping(at)));
+        let replaced = each(target.unwrap_or((0, 0))).map(|at| (at, number(at)));
         let replaced: Vec<_> = replaced.collect();
         // SAFETY: as above.
         let moved = unsafe { pager().mremap(run.0, run.1 * PAGE, len * PAGE, flags, to) };

@@ -49,6 +49,16 @@ fn end_of(child: &mut Child, limit: Duration) {
     }
 }
 
+/// Waits until something holds, with a limit.
+#[track_caller]
+fn until(holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "still not");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn status(args: &[&str]) -> i32 {
     run(args).status.code().expect("ebb exits by itself")
 }

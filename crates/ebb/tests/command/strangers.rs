@@ -1,16 +1,18 @@
 //! Processes that were there before `ebb` took a script's place are not of its tree: `server & exec ebb run ...`.
 
 use super::common::{cannot_page, ebb};
-use super::end_of;
+use super::wrap::lives;
+use super::{end_of, until};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Starts a child in whose place a process with much memory is left once `end` is there, and becomes `ebb run`.
+/// Starts a child in whose place a process with much memory is left once `end` is there, or the folder is gone, and becomes
+/// `ebb run`.
 const ENTRY: &str = r#"
-sh -c 'python3 -c "$0" & echo $! > pid; until [ -e end ]; do sleep 0.02; done' "$SERVER" > /dev/null 2>&1 &
+sh -c 'python3 -c "$0" & echo $! > pid; until [ -e end ] || [ ! -e pid ]; do sleep 0.02; done' "$SERVER" > /dev/null 2>&1 &
 until [ -e full ]; do sleep 0.02; done
 exec "$0" run -m 40M --swap none -- "$@"
 "#;
@@ -67,10 +69,10 @@ impl Entry {
     }
 
     fn has_server(&self) -> bool {
-        lives(self.server)
+        lives(&self.server.to_string())
     }
 
-    /// What `ebb` and the program have said on standard error.
+    /// All that `ebb` and the program have said on standard error.
     fn said(&mut self) -> String {
         let mut said = String::new();
         let mut stderr = self.ebb.stderr.take().unwrap();
@@ -89,20 +91,6 @@ impl Drop for Entry {
 fn kill(signal: &str, pid: u32) {
     let mut kill = Command::new("kill");
     let _ = kill.args(["-s", signal, &pid.to_string()]).status();
-}
-
-fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z"))
-}
-
-#[track_caller]
-fn until(holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(30), "still not");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// Their memory is not the budget's, nothing is said of them, and nobody stays behind for them.

@@ -1,7 +1,7 @@
 //! `--wrap`: programs that another program starts, signals and ends.
 
 use super::common::{cannot_page, ebb};
-use super::end_of;
+use super::{end_of, until};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -48,17 +48,9 @@ fn state(pid: &str) -> Option<char> {
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
-fn lives(pid: &str) -> bool {
+/// Whether a process is there, and has not ended.
+pub fn lives(pid: &str) -> bool {
     state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
-}
-
-#[track_caller]
-fn until(holds: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(30), "still not");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[track_caller]

@@ -99,6 +99,17 @@ pub enum Page {
     Poisoned,
 }
 
+impl Page {
+    /// Whether the program has it mapped; none where a thread of ours works on it.
+    pub fn is_mapped(self) -> Option<bool> {
+        match self {
+            Page::Resident(_) => Some(true),
+            Page::Untouched | Page::Staged(_) | Page::Swapped(_) | Page::Poisoned => Some(false),
+            Page::Storing(_) | Page::Loading(_) => None,
+        }
+    }
+}
+
 /// A page's state in 4 bytes: 3 bits of state, 29 of entry or frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct PackedPage(u32);

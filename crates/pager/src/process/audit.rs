@@ -52,7 +52,8 @@ impl<K: Kernel> Context<K> {
             let _ = self.kernel.scan(range.start, range.end, |start, end| {
                 for page in (PageNumber::of(start).0..PageNumber::of(end).0).map(PageNumber) {
                     let said = state.pages.map().get(page);
-                    let gone = matches!(said, Page::Untouched | Page::Staged(_) | Page::Swapped(_));
+                    // A mark of poison is found as a page is.
+                    let gone = said.is_mapped() == Some(false) && said != Page::Poisoned;
                     found.add(gone, page, said);
                 }
             });
@@ -70,7 +71,7 @@ impl<K: Kernel> Context<K> {
                     there = self.look(page.address(), AT_ONCE.min(end.0 - page.0));
                 }
                 let absent = there.present >> (page.0 - base.0) & 1 == 0;
-                found.add(absent && matches!(said, Page::Resident(_)), page, said);
+                found.add(absent && said.is_mapped() == Some(true), page, said);
                 Continue(())
             });
         }

@@ -2,8 +2,7 @@
 
 use super::machine::Machine;
 use crate::eviction::make_room::{Step, When};
-use crate::map::page_map::{Page, PageNumber, UNIT};
-use crate::reclaim::attempts::Waiter;
+use crate::map::page_map::{Page, UNIT};
 use ebb_engine::random::Random;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_stores::{FaultyStore, RamStore};
@@ -120,16 +119,6 @@ fn a_page_that_the_system_refuses_is_waited_for() {
     machine.check();
 }
 
-/// Whether a thread holds a page against others, a second after it was last served.
-fn is_held(machine: &Machine, page: usize) -> bool {
-    machine.kernel.pass(Duration::from_secs(1));
-    let page = PageNumber::of(page);
-    let other = Waiter { thread: 99, page };
-    let now = machine.process.now();
-    let mut state = machine.process.lock();
-    state.pages.held(page.unit(), Some(other), || now).all() != 0
-}
-
 /// A thread that was woken for its fault to come once more finds the page there, which another's fault has brought. Its
 /// fault never comes: it holds no page for that.
 #[test]
@@ -137,26 +126,16 @@ fn a_thread_that_was_woken_unserved_waits_no_more() {
     let mut machine = Machine::new(1024);
     let page = machine.page_out();
     machine.store_staged();
-    let Page::Swapped(entry) = machine.page(page) else {
-        panic!("it is out");
-    };
-    let set = |to| {
-        machine
-            .process
-            .lock()
-            .pages
-            .set_for_test(PageNumber::of(page), to)
-    };
-    set(Page::Loading(entry));
+    let out = machine.begin_load(page);
     assert_eq!(machine.kernel.touch(7, page, None), Err(Stop::Waits));
     machine.serve();
-    assert!(is_held(&machine, page), "it waits for the transit");
-    set(Page::Swapped(entry));
+    assert!(machine.is_held(page), "it waits for the transit");
+    machine.set(page, out);
     machine.process.lock().parked.unpark(&mut machine.worker);
     machine.process.attend_waiting(&mut machine.worker);
     assert!(!machine.kernel.waits(7));
     machine.read_all();
-    assert!(!is_held(&machine, page));
+    assert!(!machine.is_held(page));
     machine.check();
 }
 
@@ -171,7 +150,7 @@ fn a_thread_that_the_keeper_did_not_serve_waits_no_more() {
     machine.kernel.threads.refuses.store(1, SeqCst);
     machine.process.serve_again(&mut machine.worker);
     assert!(!machine.kernel.waits(7), "it comes once more");
-    assert!(!is_held(&machine, page));
+    assert!(!machine.is_held(page));
     machine.read_all();
     machine.check();
 }

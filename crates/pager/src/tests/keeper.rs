@@ -2,8 +2,6 @@
 
 use super::machine::Machine;
 use crate::devices::device_set::DrainTarget;
-use crate::map::page_map::{Page, PageNumber};
-use crate::reclaim::attempts::Waiter;
 use ebb_engine::Cpu;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
@@ -52,15 +50,8 @@ fn a_first_touch_of_memory_that_has_just_grown_waits_for_its_registration() {
     machine.process.register_new();
     assert!(!machine.process.base.registration.is_awaited());
     assert!(!machine.kernel.waits(7));
-    let other = Waiter {
-        thread: 9,
-        page: PageNumber::of(start),
-    };
-    machine.kernel.pass(Duration::from_secs(1));
-    let now = machine.process.now();
-    let unit = other.page.unit();
-    let held = machine.process.lock().pages.held(unit, Some(other), || now);
-    assert_eq!(held.all(), 0, "nor does it count as one that waits");
+    let held = machine.is_held(start);
+    assert!(!held, "nor does it count as one that waits");
     assert_eq!(machine.touch(7, start, None), 0);
     machine.check();
 }
@@ -192,21 +183,11 @@ fn threads_of_the_pager_do_not_wait_for_transits() {
     machine.write(start, 1);
     machine.evict(start);
     machine.store_staged();
-    let Page::Swapped(entry) = machine.page(start) else {
-        panic!("it is out");
-    };
-    let set = |to| {
-        machine
-            .process
-            .lock()
-            .pages
-            .set_for_test(PageNumber::of(start), to)
-    };
-    set(Page::Loading(entry));
+    let out = machine.begin_load(start);
     let state = machine.process.lock();
     let settled = machine.pager.settled(state, start, start + PAGE);
     assert_eq!(settled.err(), Some(RETRY));
-    set(Page::Swapped(entry));
+    machine.set(start, out);
     machine.read_all();
     machine.check();
 }

@@ -9,6 +9,7 @@ use crate::pager::Pager;
 use crate::process::lifecycle::{Beginning, Entries};
 use crate::process::outcome::Outcome;
 use crate::process::worker::{PendingFault, Worker};
+use crate::reclaim::attempts::Waiter;
 use ebb_engine::env::Store;
 use ebb_engine::slots::{DeviceSpec, Devices};
 use ebb_memory_kernel::alone::Alone;
@@ -166,6 +167,32 @@ impl Machine {
     /// Where a page is.
     pub fn page(&self, address: usize) -> Page {
         self.process.lock().pages.map().get(PageNumber::of(address))
+    }
+
+    /// Puts a page into a state.
+    pub fn set(&self, address: usize, to: Page) {
+        let mut state = self.process.lock();
+        state.pages.set_for_test(PageNumber::of(address), to);
+    }
+
+    /// A thread of the pager's is to load a page that is out; the state that it had, to be set again.
+    pub fn begin_load(&self, address: usize) -> Page {
+        let is = self.page(address);
+        let Page::Swapped(entry) = is else {
+            panic!("{address:#x} is {is:?}");
+        };
+        self.set(address, Page::Loading(entry));
+        is
+    }
+
+    /// Whether a thread holds a page against others, a second after it was last served.
+    pub fn is_held(&self, address: usize) -> bool {
+        self.kernel.pass(Duration::from_secs(1));
+        let page = PageNumber::of(address);
+        let other = Waiter { thread: 99, page };
+        let now = self.process.now();
+        let mut state = self.process.lock();
+        state.pages.held(page.unit(), Some(other), || now).all() != 0
     }
 
     /// Takes so many steps of eviction, when no thread holds a page any more.

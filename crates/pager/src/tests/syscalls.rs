@@ -375,13 +375,7 @@ fn memory_that_moves_to_pages_in_transit_moves_back_until_they_arrived() {
         assert_eq!(mapped, Ok(place));
         stale(&mut machine, place, 128);
         machine.store_staged();
-        let page = PageNumber::of(place);
-        let is = machine.page(place);
-        let Page::Swapped(entry) = is else {
-            panic!("{is:?}")
-        };
-        let set = |to| machine.process.lock().pages.set_for_test(page, to);
-        set(Page::Loading(entry));
+        let out = machine.begin_load(place);
         let call = || {
             let flags = libc::MREMAP_MAYMOVE;
             // SAFETY: memory of the kernel in memory.
@@ -392,7 +386,7 @@ fn memory_that_moves_to_pages_in_transit_moves_back_until_they_arrived() {
             }
         };
         assert_eq!(call(), Err(RETRY));
-        set(is);
+        machine.set(place, out);
         machine.read_all();
         machine.check();
         assert!(!machine.kernel.is_mapped(place));

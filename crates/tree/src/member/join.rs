@@ -3,7 +3,7 @@
 use crate::protocol::{self, ControlName, Hello, JoinReply, Settings};
 use crate::table::SlotNumber;
 use ebb_sys::paging::MemoryDescriptors;
-use ebb_sys::{credentials, peer, proc};
+use ebb_sys::{credentials, peer, proc, program};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -154,17 +154,15 @@ fn await_answer(
         crate::waits::wait_until_readable(socket.as_fd());
         match protocol::receive(socket) {
             // A program that becomes another user waits until the calling thread has.
-            Err(Errno::AGAIN) if !request.program.is_some_and(is_gone) => _ = credentials::follow(),
+            Err(Errno::AGAIN) if !is_gone(request) => _ = credentials::follow(),
             received => return Ok(received?),
         }
     }
 }
 
-/// Whether a program has ended, or shares this process's memory no more, as after an exec.
-fn is_gone(program: BorrowedFd<'_>) -> bool {
-    let shares = |pid| proc::share_memory(std::process::id(), pid);
-    proc::has_ended(program)
-        || proc::pidfd_target(program).is_ok_and(|target| shares(target.pid) == Some(false))
+/// Whether the program has ended, or uses this process's memory no more, as after an exec.
+fn is_gone(request: &JoinRequest<'_>) -> bool {
+    request.program.is_some_and(proc::has_ended) || program::is_gone().is_some()
 }
 
 fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

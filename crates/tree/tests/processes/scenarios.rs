@@ -516,9 +516,7 @@ fn credit() {
     assert!(tree.until(S(5), |tree| tree.sup.members() == 1));
     tree.settles_at(48..64);
     tree.sup.check().unwrap();
-    descendants(std::process::id())
-        .iter()
-        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.kill_all();
     tree.expect_empty();
 }
 
@@ -559,9 +557,7 @@ fn overlap() {
     tree.settles_at(215..245);
     pool.kill().unwrap();
     pool.wait().unwrap();
-    descendants(std::process::id())
-        .iter()
-        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.kill_all();
     tree.expect_empty();
 }
 
@@ -579,9 +575,7 @@ fn orphan() {
     tree.sup.check().unwrap();
     tell(&mut other);
     tree.expect("got one more");
-    descendants(std::process::id())
-        .iter()
-        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.kill_all();
     tree.expect_empty();
     other.wait().unwrap();
 }
@@ -629,9 +623,7 @@ fn in_vain() {
     tree.sup.check().unwrap();
     tell(&mut parent);
     parent.wait().unwrap();
-    descendants(std::process::id())
-        .iter()
-        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.kill_all();
     tree.expect_empty();
 }
 
@@ -647,9 +639,7 @@ fn orphan_execs() {
         1,
         "it lives, as another program"
     );
-    descendants(std::process::id())
-        .iter()
-        .for_each(|&pid| kill(pid, libc::SIGKILL));
+    tree.kill_all();
 }
 
 /// The supervisor first looks when the child pages already, and perhaps has no parent any more.

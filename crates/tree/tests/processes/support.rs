@@ -235,6 +235,23 @@ impl Tree {
         self.until(time, |_| false);
     }
 
+    /// Kills what this process and its children started. A process that dies while this looks may hand on its
+    /// children to a parent that was looked at before, so it is looked until only dead ones are left.
+    #[track_caller]
+    pub fn kill_all(&mut self) {
+        let lives = |&pid: &u32| {
+            let stat = ebb_sys::proc::Process::open(pid).and_then(|process| process.stat());
+            stat.is_ok_and(|stat| !stat.is_dead())
+        };
+        let dead = self.until(Duration::from_secs(10), |_| {
+            let mut left = descendants(std::process::id());
+            left.retain(lives);
+            left.iter().for_each(|&pid| kill(pid, libc::SIGKILL));
+            left.is_empty()
+        });
+        assert!(dead, "a killed process does not end");
+    }
+
     /// Supervises until nobody is left, then checks that nothing is either.
     #[track_caller]
     pub fn expect_empty(&mut self) {

@@ -528,14 +528,7 @@ fn slots_held_by_a_compaction_make_no_allocation_fail() {
     });
     mover.devices.set(Arc::downgrade(&devices)).unwrap();
     devices.set_mover(mover.clone());
-    let mut out = ExtentList::new();
-    for i in 0..2 {
-        let owner = EntryId(i * 512);
-        devices.allocate(A, 512, owner, &mut out).unwrap();
-    }
-    for at in (0..1024).filter(|at| at % 512 != 100) {
-        devices.give_now(A, single(id, at)).unwrap();
-    }
+    leave_a_page_in_two_clusters(&devices, id);
     devices.work(A, 8);
     let filler = mover.filler.lock().unwrap().take();
     assert_eq!(filler.expect("a compaction").join().unwrap(), 1022);

@@ -93,6 +93,17 @@ impl Devices {
     }
 }
 
+/// Fills the first two clusters of a device, and frees all but one page of each: a compaction makes one of them empty.
+fn leave_a_page_in_two_clusters(devices: &Devices, id: DeviceId) {
+    for owner in [0, 512].map(EntryId) {
+        let mut out = ExtentList::new();
+        devices.allocate(A, 512, owner, &mut out).unwrap();
+    }
+    for at in (0..1024).filter(|at| at % 512 != 100) {
+        devices.give_now(A, single(id, at)).unwrap();
+    }
+}
+
 fn single(id: DeviceId, slot: u32) -> Extent {
     Extent {
         device: id,

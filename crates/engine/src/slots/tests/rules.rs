@@ -861,20 +861,13 @@ fn a_compaction_is_tried_again_when_there_is_memory() {
     let (devices, id) = one(1024, Options::default());
     let mover = Arc::new(Short(true.into()));
     devices.set_mover(mover.clone());
-    let mut out = ExtentList::new();
-    for i in 0..2 {
-        let owner = EntryId(i * 512);
-        devices.allocate(A, 512, owner, &mut out).unwrap();
-    }
-    for at in (0..1024).filter(|at| at % 512 != 100) {
-        devices.give_now(A, single(id, at)).unwrap();
-    }
+    leave_a_page_in_two_clusters(&devices, id);
     devices.work(A, 1);
     devices.check();
-    out.clear();
     mover.0.store(false, Ordering::Relaxed);
     while devices.work(A, 1) > 0 {}
     devices.check();
+    let mut out = ExtentList::new();
     devices.allocate(A, 512, EntryId(2000), &mut out).unwrap();
     assert_eq!(out.len(), 1, "one of the clusters is empty");
 }
@@ -900,14 +893,7 @@ fn a_slot_that_a_compaction_cannot_write_is_not_used_again() {
     ] {
         let (devices, id) = one(1024, Options::default());
         devices.set_mover(Arc::new(Unwritable(error)));
-        let mut out_list = ExtentList::new();
-        for i in 0..2 {
-            let owner = EntryId(i * 512);
-            devices.allocate(A, 512, owner, &mut out_list).unwrap();
-        }
-        for at in (0..1024).filter(|at| at % 512 != 100) {
-            devices.give_now(A, single(id, at)).unwrap();
-        }
+        leave_a_page_in_two_clusters(&devices, id);
         devices.work(A, 1);
         let usage = devices.usage()[0];
         assert_eq!((usage.bad, usage.used, usage.out), (bad, 2 + bad, out));
