@@ -12,8 +12,9 @@
 //! does not fit.
 //!
 //! Distances are a guess: true ones lie between half and 3/2 of them. Where memory is tight a wait takes longer, too,
-//! which the guess does not know. So `least` is the time for twice as many frames, with all of `factor`, and `most` that
-//! for 2/3 as many, without it. Both are a tenth further. The guess between takes half of what `factor` adds.
+//! which the guess does not know, and the pool need not give up the room that it is spared. So `least` is the time for
+//! twice as many frames, with all of `factor`. `most` is the time for 2/3 of the frames that the budget itself adds,
+//! without `factor`. Both are a tenth further. The guess between takes half of what `factor` adds.
 
 use ebb_engine::PAGE_SIZE;
 use ebb_stores::{human, human_at_least};
@@ -159,10 +160,10 @@ impl<'a> Guess<'a> {
         }
     }
 
-    /// The part of the waits that so much more memory spares.
-    fn part(&self, more: f64) -> f64 {
+    /// The part of the waits that so much more memory spares, of which each page makes room for `gain` frames.
+    fn part(&self, more: f64, gain: f64) -> f64 {
         let others = (self.waited_ns - self.refaults_ns) * (more / self.over).min(1.0);
-        ((spared(self.stats, more * gain(self.stats)) + others) / self.waited_ns).min(1.0)
+        ((spared(self.stats, more * gain) + others) / self.waited_ns).min(1.0)
     }
 
     fn time(&self, part: f64, factor: f64) -> Duration {
@@ -183,9 +184,11 @@ impl<'a> Guess<'a> {
 
     fn row(&self, bytes: u64) -> Row {
         let more = bytes.saturating_sub(self.stats.budget_bytes) as f64;
+        let gain = gain(self.stats);
+        let frames = [(2.0, gain), (1.0, gain), (2.0 / 3.0, 1.0)];
         self.row_of(
             bytes,
-            [2.0, 1.0, 2.0 / 3.0].map(|frames| self.part(more * frames)),
+            frames.map(|(part, gain)| self.part(more * part, gain)),
         )
     }
 
