@@ -15,6 +15,7 @@ fn main() -> std::process::ExitCode {
 mod debug {
     use clap::Parser;
     use ebb_sim::campaign::{Narrowed, Report, narrow, run_once};
+    use ebb_sim::host::stay_on_this_processor;
     use ebb_sim::plan::Plan;
     use ebb_sim::world::Shared;
     use std::process::ExitCode;
@@ -119,6 +120,7 @@ mod debug {
     }
 
     fn many(shared: &'static Shared, options: &Options) -> ExitCode {
+        stay_on_this_processor();
         let (mut faults, mut runs, mut steps, mut seconds) = (0, 0u64, 0, 0.0);
         let mut seed = options.from;
         while seconds < options.seconds as f64 {

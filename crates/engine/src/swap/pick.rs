@@ -78,10 +78,6 @@ impl Swap {
         group: &Arc<Group>,
         turn: &mut Turn,
     ) -> usize {
-        if !self.can_write(group) {
-            self.give_up_copies(group, turn);
-            return 0;
-        }
         let before = background.picks.len();
         for _ in 0..VISITS {
             let Some(mut locked) = self.space.next_in_clock(group) else {
@@ -160,15 +156,35 @@ impl Swap {
         });
     }
 
+    /// Gives up copies of resident pages, due or not, of the first of these groups in which it finds some. None if
+    /// none of them has any.
+    pub(super) fn give_up_any_copies<'a>(
+        &self,
+        groups: impl Iterator<Item = &'a Arc<Group>>,
+    ) -> Option<Turn> {
+        let mut turn = None;
+        for group in groups {
+            let gave = self.give_up_copies(group);
+            turn = turn.max(gave);
+            if turn > Some(0) {
+                break;
+            }
+        }
+        turn.map(|dropped| Turn {
+            dropped,
+            ..Turn::default()
+        })
+    }
+
     /// Looks on along a group's pages for copies of resident ones, and gives up those of a cluster, if
-    /// they are due or not; whether there were any.
-    pub(super) fn give_up_copies(&self, group: &Arc<Group>, turn: &mut Turn) -> bool {
+    /// they are due or not; how many. None if there are none: it has been all around.
+    fn give_up_copies(&self, group: &Arc<Group>) -> Option<usize> {
         let mut ends = 0;
         for _ in 0..VISITS {
             let Some(mut locked) = self.space.look_along_clock(group) else {
                 ends += 1;
                 if ends == 2 {
-                    break;
+                    return None;
                 }
                 continue;
             };
@@ -186,12 +202,11 @@ impl Swap {
             }
             drop(locked);
             let n = dropped.free(self, group);
-            turn.dropped += n;
             if n > 0 {
-                return true;
+                return Some(n);
             }
         }
-        false
+        Some(0)
     }
 }
 

@@ -51,15 +51,17 @@ impl Swap {
         let before = self.pool.bytes();
         let target = before.saturating_sub(bytes);
         self.in_background(|background| {
-            let mut idle = 0;
+            // Whether there may be holes to gather: only what leaves the pool makes some.
+            let (mut holes, mut idle) = (true, 0);
             while self.pool.bytes() > target && idle < IDLE_TURNS {
                 self.background_slot.step_done();
-                if self.tidy_step(cpu, background) {
+                holes = holes && self.tidy_step(cpu, background);
+                if holes {
                     continue;
                 }
                 match self.turn(cpu, background) {
                     // A turn that only took second chances away is progress, once around.
-                    Some(turn) if turn.moved() > 0 => idle = 0,
+                    Some(turn) if turn.moved() > 0 => (holes, idle) = (true, 0),
                     Some(turn) if turn.spared > 0 => {}
                     Some(_) => idle += 1,
                     None => break,

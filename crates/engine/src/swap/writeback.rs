@@ -58,9 +58,7 @@ impl Swap {
             self.env.counters.stood_back.add(u64::from(for_others));
             return false;
         }
-        let Some(turn) = self.turn(cpu, background) else {
-            return false;
-        };
+        let turn = self.turn(cpu, background).unwrap_or_default();
         if turn == Turn::default() {
             background.shrinker.failed(now);
             return false;
@@ -115,11 +113,10 @@ impl Swap {
         }
     }
 
-    /// A batch of the group that goes first, else of the next in turn, and of as many more as fill it;
-    /// none if no group has pages in the pool.
+    /// A batch of the group that goes first, else of the next in turn, and of as many more as fill it. Where none may
+    /// write, copies of resident pages, as far as it looks. None if there is nothing of either.
     pub(super) fn turn(&self, cpu: Cpu, background: &mut Background) -> Option<Turn> {
         let groups = self.space.groups();
-        // A group that may not write still gives up copies of resident pages, where it is the only one.
         let has_any = |g: &&Arc<Group>| g.pool_bytes() > 0;
         let able = || groups.iter().filter(has_any).filter(|g| self.can_write(g));
         let candidate = |group| self.candidate(group);
@@ -131,10 +128,12 @@ impl Swap {
         }
         // Its pages may be busy, or charged and on their way into the pool.
         if background.picks.is_empty() && turn == Turn::default() {
-            let shrinker = &mut background.shrinker;
-            let group = shrinker
-                .next_group(able().map(candidate))
-                .or_else(|| shrinker.next_group(groups.iter().filter(has_any).map(candidate)))?;
+            let Some(group) = background.shrinker.next_group(able().map(candidate)) else {
+                let gave = self.give_up_any_copies(groups.iter().filter(has_any));
+                self.in_vain
+                    .store(gave.is_none_or(|turn| turn.moved() == 0), Relaxed);
+                return gave;
+            };
             let mut gave = self.pick(background, group, &mut turn);
             while gave > 0 && !background.is_full() {
                 let Some(next) = background.shrinker.next_group(able().map(candidate)) else {
@@ -173,7 +172,7 @@ impl Swap {
         &self,
         cpu: Cpu,
         background: &mut Background,
-        mut groups: impl Iterator<Item = &'a Arc<Group>>,
+        groups: impl Iterator<Item = &'a Arc<Group>>,
         turn: &mut Turn,
     ) {
         self.take_out_of_blocks(background);
@@ -185,7 +184,9 @@ impl Swap {
         self.return_unwritten(background);
         let picked = !background.picks.is_empty();
         if picked && turn.moved() == 0 {
-            groups.any(|group| self.give_up_copies(group, turn));
+            turn.dropped = self
+                .give_up_any_copies(groups)
+                .map_or(0, |turn| turn.dropped);
         }
         // Second chances taken away are progress, unless no device took the others.
         let stuck = picked || turn.spared == 0;
