@@ -101,6 +101,16 @@ def test_ensure_starts_no_session_again(tmp_path):
     assert typed("'prompt'\n", path).stdout == "True\n'prompt'\n"
 
 
+def test_ensure_starts_scripts_of_ipython_again(tmp_path):
+    pytest.importorskip("IPython")
+    path = script(tmp_path, "import ebbtide; ebbtide.ensure(); print(ebbtide.running())")
+    environment = {"IPYTHONDIR": str(tmp_path / "ipython")}
+    done = python("-m", "IPython", path, **environment)
+    assert done.stdout == "True\n", done
+    done = python("-m", "IPython", "--simple-prompt", "-i", path, **environment)
+    assert "this is an interactive session" in done.stdout + done.stderr, done
+
+
 def test_ensure_starts_the_script_again_once(tmp_path):
     path = script(
         tmp_path,

@@ -206,6 +206,12 @@ impl<T: Threads> MemoryKernel<T> {
         mapping.is_some_and(|mapping| mapping.registered)
     }
 
+    /// The program registers this memory with a descriptor of its own.
+    pub fn register_for_program(&self, start: usize, len: usize) {
+        let registers = |m: &mut Mapping| (m.registered, m.programs) = (true, true);
+        self.lock().change(start, len, registers);
+    }
+
     /// Pins a page, as a transfer of a device does, or ends that.
     pub fn pin(&self, address: usize, on: bool) {
         let mut tables = self.lock();
@@ -566,6 +572,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         if !tables.all(start, len, |_| true) {
             return Err(Errno(libc::EINVAL));
         }
+        if !tables.all(start, len, |m| !m.programs) {
+            return Err(Errno(libc::EBUSY));
+        }
         tables.change(start, len, |m| m.registered = true);
         Ok(())
     }
@@ -574,7 +583,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         if !tables.all(start, len, |_| true) {
             return Err(Errno(libc::EINVAL));
         }
-        tables.change(start, len, |m| m.registered = false);
+        tables.change(start, len, |m| (m.registered, m.programs) = (false, false));
         let woken = tables.wake(start, len);
         drop(tables);
         self.tell(woken);

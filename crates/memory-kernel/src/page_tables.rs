@@ -38,6 +38,8 @@ pub struct Mapping {
     pub prot: i32,
     /// Flag: missing pages are faults.
     pub registered: bool,
+    /// Flag: with a descriptor of the program's own.
+    pub programs: bool,
     /// Flag: the memory is the pager's own, with host memory behind.
     pub own: bool,
     /// Flag: pages are locked.
@@ -125,6 +127,7 @@ impl PageTables {
             registered: false,
             own,
             locked: false,
+            programs: false,
             on_fault: false,
             random: false,
             in_child: InChild::default(),

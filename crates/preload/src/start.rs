@@ -2,6 +2,8 @@
 
 use core::ffi::{c_char, c_int};
 
+use ebb_sys::elf;
+
 use crate::malloc::family;
 use crate::memory::calls;
 use crate::process::{
@@ -35,6 +37,7 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, envp: *const 
         exec::remember(envp);
     }
     exec_policy::remember();
+    elf::note_loader();
     family::start();
     fork::register();
     ebb_pager::hooks::start();

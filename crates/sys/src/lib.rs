@@ -27,6 +27,7 @@
 //! | `process::program::PROGRAM` | the kernel clears its word when the first thread ends |
 //! | `process::program::OWN_PAGE` | the kernel empties it in a forked child, and it costs no mapping |
 //! | `process::end_watch::HAD_ENDED` | a signal handler has no other owner |
+//! | `process::elf::LOADER` | a child of `vfork` asks, which has no value of ours |
 //! | `process::inherited::IGNORES_PIPE`, `NOTE` | Rust's runtime changes it before there is a value |
 //! | `process::stack::STACK_SET` | a thread knows its stack from its stack pointer alone |
 //! | `process::syscall_trap::TRAP` | a signal handler finds it by its symbol; the kernel reads its selector |

@@ -98,8 +98,16 @@ def refuse_sessions() -> None:
     in_ipython = "get_ipython" in vars(builtins)
     if in_ipython and "ipykernel" in sys.modules:
         raise EbbError("this is a notebook: choose a kernel of `python -m ebbtide install-kernel`")
-    if in_ipython or hasattr(sys, "ps1"):
-        raise EbbError("this is an interactive session: start it under `ebb run`, as `ebb run -- python`")
+    if hears_nobody() if in_ipython else not hasattr(sys, "ps1"):
+        return
+    raise EbbError("this is an interactive session: start it under `ebb run`, as `ebb run -- python`")
+
+
+def hears_nobody() -> bool:
+    """Whether IPython runs but a script here, after which it ends."""
+    module = sys.modules.get("IPython.terminal.ipapp")
+    application = getattr(module, "TerminalIPythonApp", None)
+    return application is not None and application.initialized() and not application.instance().interact
 
 
 def original_words() -> list[str]:

@@ -2,7 +2,7 @@
 
 use super::common::tree::Tree;
 use super::common::{cannot_page, ebb, lacks};
-use super::{end_of, run, stderr};
+use super::{end_of, run, stderr, until};
 use ebb_harness::{MIB, workloads};
 use std::fs;
 use std::process::Command;
@@ -160,7 +160,15 @@ fn no_file_stays_of_a_tree_that_pages() {
             "{killed} was killed"
         );
         assert_eq!(device.metadata().unwrap().len(), 64 * MIB);
-        let next = run(&["--swap", &at("device"), "true"]);
-        assert!(next.status.success(), "{killed}: {}", stderr(&next));
+        // Helpers end a moment after their programs, and nobody waits for them where `ebb` was killed.
+        until(|| {
+            let next = run(&["--swap", &at("device"), "true"]);
+            let said = stderr(&next);
+            assert!(
+                next.status.success() || said.contains("in use by another run"),
+                "{killed}: {said}"
+            );
+            next.status.success()
+        });
     }
 }

@@ -71,11 +71,16 @@ impl Offer {
         self.had_none_since = (!gave).then_some(now);
     }
 
+    /// In a forked child, whose clock may be another one's (`unshare`).
+    pub fn reset_in_child(&mut self) {
+        self.had_none_since = None;
+    }
+
     /// Whether it may be asked: it has not had nothing lately.
     pub fn may_be_asked(&mut self, now: Time) -> bool {
         if self
             .had_none_since
-            .is_some_and(|since| now - since <= HAD_NONE)
+            .is_some_and(|since| now.saturating_sub(since) <= HAD_NONE)
         {
             return false;
         }

@@ -158,8 +158,8 @@ impl DeviceSet {
                 map_reported: Time::ZERO,
             }),
         };
-        let follow = || set.follow(&mut set.lock(), member);
-        match patiently(follow, Unusable::is_late, waits) {
+        let followed = set.follow(&mut set.lock(), member, waits);
+        match followed {
             // It is told, and asked again, in the keeper's first turn.
             Err(Unusable::Unreached(JoinError::NotGiven)) => {}
             followed => followed.map_err(|e| e.to_string())?,
@@ -203,7 +203,7 @@ impl DeviceSet {
         let there = |a: &&Attached| member.device(a.row).is_some_and(|(s, _)| s == a.serial);
         let rows = inner.attached.iter().filter(there);
         let rows = rows.fold(0, |rows, a| rows | 1 << a.row);
-        let given = patiently(|| member.attach(rows), JoinError::is_late, waits)?;
+        let given = member.attach(rows, waits)?;
         Ok(given.into_iter().map(|d| (d.serial, d.fd)).collect())
     }
 
@@ -248,7 +248,7 @@ impl DeviceSet {
     pub fn change_user(&self, member: &Member) -> Result<bool, String> {
         let inner = &mut *self.lock();
         let rows = inner.attached.iter().fold(0, |rows, a| rows | 1 << a.row);
-        let mut given = match member.attach(rows) {
+        let mut given = match member.attach(rows, || false) {
             Err(why) if why.is_late() => return Ok(false),
             given => given.map_err(|e| e.to_string())?,
         };
@@ -334,7 +334,7 @@ impl DeviceSet {
         let again = now().saturating_sub(inner.tried) > TRY_AGAIN;
         if inner.seen != Some(changes) && (changed || again) {
             // The supervisor is gone, hangs or is out of descriptors: what we have stays.
-            if let Err(why) = self.follow(inner, member)
+            if let Err(why) = self.follow(inner, member, || false)
                 && changed
                 && !why.is_late()
             {
@@ -392,7 +392,13 @@ impl DeviceSet {
     }
 
     /// Opens devices that are new, and takes those back into service that were to go.
-    fn follow(&self, inner: &mut Inner, member: &Member) -> Result<(), Unusable> {
+    /// While the supervisor is late, it `waits`.
+    fn follow(
+        &self,
+        inner: &mut Inner,
+        member: &Member,
+        waits: impl Fn() -> bool,
+    ) -> Result<(), Unusable> {
         let changes = member.device_changes();
         let mut wanted = 0;
         for row in 0..MAX_DEVICES {
@@ -407,7 +413,7 @@ impl DeviceSet {
                 None => wanted |= 1 << row,
             }
         }
-        for device in member.attach(wanted)? {
+        for device in member.attach(wanted, waits)? {
             let (row, serial) = (device.row, device.serial);
             let real = stores::Device::new(
                 device.fd,
@@ -621,20 +627,6 @@ impl DeviceSet {
                 let answer = inner.asked.zip(attached.leaving.answer);
                 member.report_share(attached.row, used, u.errors, u.out, answer);
             }
-        }
-    }
-}
-
-/// Asks the supervisor again as long as its answer is late: one that is stopped, as a shell's job is, goes on later.
-fn patiently<T, E>(
-    mut ask: impl FnMut() -> Result<T, E>,
-    is_late: impl Fn(&E) -> bool,
-    waits: impl Fn() -> bool,
-) -> Result<T, E> {
-    loop {
-        match ask() {
-            Err(why) if is_late(&why) && waits() => {}
-            answered => return answered,
         }
     }
 }

@@ -25,7 +25,9 @@ impl<K: Kernel> FaultService<K> {
     fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<()> {
         let Some(range) = state.ranges.find(page.address()) else {
             // Unmapped meanwhile: the thread that looks again gets what the kernel has for it. Or no call told of it.
-            self.unprotect(page.address(), PAGE_SIZE);
+            if self.serves(page) {
+                self.unprotect(page.address(), PAGE_SIZE);
+            }
             self.kernel.wake_pages(page.address(), PAGE_SIZE);
             return Some(());
         };

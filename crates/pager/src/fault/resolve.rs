@@ -202,7 +202,7 @@ impl<K: Kernel> FaultService<K> {
         let Some(range) = state.ranges.find(page.address()) else {
             // Unmapped meanwhile: the thread that looks again gets what the kernel has for it. But memory may be registered
             // of which no call told: an instruction of the program's has extended other memory.
-            if self.is_ours(page.address()) {
+            if self.serves(page) {
                 self.look_again(state, page)?;
             }
             return Ok(Brought::one(Way::Zero, page));

@@ -9,7 +9,8 @@
 //! | faults that wait | none |
 //! | state: charge | the copy that the tree made of the parent's |
 //! | state: peer reclaim | nobody was asked: requests are the parent's |
-//! | state: offer, protection, size of the tables | copies |
+//! | state: offer | a copy; it may be asked at once |
+//! | state: protection, size of the tables | copies |
 //! | process | none, until the child's keeper has taken over from the parent's |
 //! | fork stage | nobody forks; the child is starting |
 //! | vfork calls | nobody shares this memory yet; nothing is asked for |
@@ -49,6 +50,7 @@ impl<K: Kernel> Pager<K> {
         locked.pages.reset_in_child();
         locked.parked.reset_in_child();
         locked.peer_reclaim.reset_in_child();
+        locked.offer.reset_in_child();
         parent.pressure.reset_in_child();
         self.disinherit(&mut locked, parent);
         parent.swap_space.devices.rotate_keys(true);

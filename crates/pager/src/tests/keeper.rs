@@ -127,6 +127,28 @@ fn released_memory_is_registered_no_more() {
     machine.check();
 }
 
+/// A fault that was under way as memory was let go to a userfaultfd of the program's: that one serves it.
+#[test]
+fn a_late_fault_fills_no_memory_of_another_userfaultfd() {
+    let mut machine = Machine::new(2048);
+    for programs in [false, true] {
+        let start = machine.map(16);
+        assert_eq!(machine.kernel.touch(1, start, Some(1)), Err(Stop::Waits));
+        machine
+            .process
+            .lock()
+            .ranges
+            .remove(start, start + 16 * PAGE);
+        if programs {
+            machine.kernel.register_for_program(start, 16 * PAGE);
+        }
+        machine.serve();
+        // Without one, memory was extended without a call of libc's.
+        assert_eq!(machine.kernel.is_present(start), !programs);
+        assert!(!machine.kernel.waits(1));
+    }
+}
+
 #[test]
 fn a_peer_that_asks_gets_cold_memory() {
     let mut machine = Machine::new(4096);

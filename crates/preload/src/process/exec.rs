@@ -590,7 +590,7 @@ pub unsafe extern "C" fn execveat(
     // SAFETY: as above.
     unsafe {
         let mut first = [1];
-        let is_there = memory::look_at_own(path as usize, &mut first).is_ok();
+        let is_there = memory::read_own(path as usize, &mut first).is_ok();
         let target = match flags & libc::AT_EMPTY_PATH != 0 && is_there && first == [0] {
             true => exec_target::open(dir),
             false => exec_target::named(path, Search::At(dir)),

@@ -21,6 +21,8 @@ use ebb_sys::{Errno, memory, raw};
 pub enum Target {
     /// One that loads this library, as far as can be told.
     Managed,
+    /// There is none: the kernel has the answer.
+    Absent,
     /// The one at this path does not, for this reason.
     Unmanaged(ProgramPath, UnmanagedReason),
 }
@@ -40,9 +42,8 @@ pub enum Search {
 /// `file` is a string, or nothing is there.
 #[inline(never)] // Its buffers are gone from the stack when the exec is made.
 pub unsafe fn named(file: *const c_char, search: Search) -> Target {
-    // The kernel has an answer for an address at which nothing is.
     if memory::look_at_own(file as usize, &mut [0]).is_err_and(|e| e.0 == libc::EFAULT) {
-        return Target::Managed;
+        return Target::Absent;
     }
     // SAFETY: by the caller's contract.
     let file = unsafe { CStr::from_ptr(file) };
@@ -57,7 +58,7 @@ pub unsafe fn named(file: *const c_char, search: Search) -> Target {
 #[inline(never)] // As above.
 pub fn open(file: c_int) -> Target {
     if file < 0 {
-        return Target::Managed;
+        return Target::Absent;
     }
     // SAFETY: the caller's descriptor, which stays its own.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
@@ -93,7 +94,7 @@ fn searched(file: &CStr) -> Target {
             return follow(libc::AT_FDCWD, candidate);
         }
     }
-    Target::Managed
+    Target::Absent
 }
 
 fn is_file(path: &CStr) -> bool {
@@ -108,6 +109,7 @@ fn is_file(path: &CStr) -> bool {
 fn follow(from: c_int, path: &CStr) -> Target {
     match opened(from, path) {
         Ok(file) => judge(file.as_fd(), path),
+        Err(Errno(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => Target::Absent,
         Err(_) => Target::Managed,
     }
 }

@@ -31,7 +31,7 @@ use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits,
     set_capabilities, set_keep_capabilities,
 };
-use std::ffi::c_long;
+use std::ffi::{c_int, c_long};
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst,
 };
@@ -106,17 +106,28 @@ pub fn users() -> [u32; 3] {
 pub fn as_user<T>(user: u32, f: impl FnOnce() -> T) -> T {
     let [_, effective, _] = users();
     let sets = capabilities(None).ok().filter(|_| can_become(user));
+    let is_dumpable = control(libc::PR_GET_DUMPABLE, 0) == Ok(1);
     let Some(sets) = sets.filter(|_| become_effective(user).is_ok()) else {
         return f();
     };
     let result = f();
     // The system takes capabilities away as a thread ceases to be root.
     let again = become_effective(effective).is_ok() && set_capabilities(None, sets).is_ok();
+    // It also takes back what the program may have said of its memory, which is the process's.
+    if is_dumpable {
+        let _ = control(libc::PR_SET_DUMPABLE, 1);
+    }
     assert!(
         again,
         "a thread of ours keeps rights that its program gave up"
     );
     result
+}
+
+/// A call of prctl(2).
+fn control(option: c_int, value: c_long) -> Result<usize, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { raw::checked(libc::SYS_prctl, [option.into(), value, 0, 0, 0, 0]) }
 }
 
 /// The effective user of the calling thread alone.
@@ -425,5 +436,29 @@ impl Exclusive {
 impl Drop for Exclusive {
     fn drop(&mut self) {
         CHANGES.holder.store(0, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The process may be looked at by its user before and after.
+    #[test]
+    fn being_another_user_for_a_while_leaves_the_process_as_it_was() {
+        const SOMEBODY: u32 = 65534;
+        if users() != [0; 3] {
+            return println!("skipped: not root");
+        }
+        let seen = std::thread::spawn(|| {
+            become_effective(SOMEBODY).unwrap();
+            control(libc::PR_SET_DUMPABLE, 1).unwrap();
+            let user = as_user(0, || users()[1]);
+            let seen = (user, users()[1], control(libc::PR_GET_DUMPABLE, 0));
+            become_effective(0).unwrap();
+            control(libc::PR_SET_DUMPABLE, 1).unwrap();
+            seen
+        });
+        assert_eq!(seen.join().unwrap(), (0, SOMEBODY, Ok(1)));
     }
 }

@@ -12,6 +12,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The kind of a program file.
 #[derive(PartialEq, Eq, Debug)]
@@ -226,12 +227,17 @@ fn elf(file: BorrowedFd<'_>, head: &[u8]) -> Option<ProgramKind> {
         }
     }
     Some(match loader {
-        None if own_name(file).is_some_and(is_glibcs) => ProgramKind::Managed,
-        None => ProgramKind::Unmanaged(UnmanagedReason::Static),
+        None => match own_name(file).filter(|name| is_glibcs(*name)) {
+            None => ProgramKind::Unmanaged(UnmanagedReason::Static),
+            Some(name) if is_old(file) => ProgramKind::Unmanaged(UnmanagedReason::OldLibc(name)),
+            Some(_) => ProgramKind::Managed,
+        },
         Some(loader) if !is_glibcs(loader) => {
             ProgramKind::Unmanaged(UnmanagedReason::OtherLibc(loader))
         }
-        Some(loader) if is_old(&loader) => ProgramKind::Unmanaged(UnmanagedReason::OldLibc(loader)),
+        Some(loader) if brings_old(&loader) => {
+            ProgramKind::Unmanaged(UnmanagedReason::OldLibc(loader))
+        }
         Some(_) if go => ProgramKind::Unmanaged(UnmanagedReason::Go),
         Some(_) => ProgramKind::Managed,
     })
@@ -256,27 +262,52 @@ fn is_glibcs(loader: ProgramPath) -> bool {
     loader.file_begins(b"ld-linux") || loader.file_begins(b"ld-2.")
 }
 
-/// The system's own loader. With one that is too old, this library would not run itself.
-const SYSTEMS: &[u8] = b"/lib64/ld-linux-x86-64.so.2";
+/// The system's loader: under another root directory it may be another file.
+const SYSTEMS: &CStr = c"/lib64/ld-linux-x86-64.so.2";
+
+/// Device and number of the file that it was as this library began to run, which it would not with one that is too old.
+static LOADER: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Notes the system's loader: no exec of a program for it has to look into it.
+pub fn note_loader() {
+    let known = identity(SYSTEMS).unwrap_or_default();
+    for (word, value) in LOADER.iter().zip(known) {
+        word.store(value, Relaxed);
+    }
+}
+
+#[inline(never)] // Its buffer is on the stack for as long as this takes.
+fn identity(path: &CStr) -> Option<[u64; 2]> {
+    let stat = rustix::fs::stat(path).ok()?;
+    Some([stat.st_dev, stat.st_ino])
+}
 
 /// The youngest version of glibc of which the library needs symbols. Its loader names each version that it has.
 const NEEDED: &[u8] = b"GLIBC_2.34\0";
 
-/// Whether a loader is that of a glibc before [`NEEDED`], as programs have that bring one. Not, where it cannot be looked at.
-#[inline(never)] // Its buffer is on the stack only where there is such a loader.
-fn is_old(loader: &ProgramPath) -> bool {
+/// Whether a program's loader is that of a glibc before [`NEEDED`], as programs have that bring one. Not, where it cannot
+/// be looked at.
+fn brings_old(loader: &ProgramPath) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let path = CStr::from_bytes_until_nul(loader.with_null());
-    let Some(path) = path.ok().filter(|path| path.to_bytes() != SYSTEMS) else {
+    let Ok(path) = CStr::from_bytes_until_nul(loader.with_null()) else {
         return false;
     };
+    let noted = LOADER.each_ref().map(|word| word.load(Relaxed));
+    if identity(path).is_none_or(|identity| identity == noted) {
+        return false;
+    }
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
         return false;
     };
-    let file = Descriptor::from(file);
+    is_old(Descriptor::from(file).as_fd())
+}
+
+/// The same of an open loader.
+#[inline(never)] // Its buffer is on the stack only where there is such a loader.
+fn is_old(loader: BorrowedFd<'_>) -> bool {
     let (mut part, mut at) = ([0; HEAD], 0);
     loop {
-        match read_up_to(&file, &mut part, at) {
+        match read_up_to(loader, &mut part, at) {
             Ok(len) if part[..len].windows(NEEDED.len()).any(|w| w == NEEDED) => return false,
             Ok(HEAD) => at += (HEAD - NEEDED.len()) as u64,
             end => return end.is_ok(),

@@ -57,12 +57,12 @@ impl Member {
     /// become free are left out. On the thread that joined.
     ///
     /// An answer is that to this question. One to a question that was given up may have been judged before the process
-    /// gave its user up.
+    /// gave its user up. While the supervisor is late, it is waited for as long as `waits` says, and not asked again.
     ///
     /// # Errors
     /// The supervisor is gone ([`JoinError::Connect`]), does not answer in time ([`JoinError::is_late`]), or cannot hand
     /// over one that is there ([`JoinError::NotGiven`]); nothing more is held then.
-    pub fn attach(&self, rows: u8) -> Result<Vec<Device>, JoinError> {
+    pub fn attach(&self, rows: u8, waits: impl Fn() -> bool) -> Result<Vec<Device>, JoinError> {
         if rows == 0 {
             return Ok(Vec::new());
         }
@@ -70,28 +70,35 @@ impl Member {
         let connection = connection.ok_or(JoinError::Protocol("there is no connection"))?;
         let before: [_; MAX_DEVICES] = std::array::from_fn(|row| self.device(row));
         let number = self.asked.fetch_add(1, Relaxed).wrapping_add(1);
+        let question = protocol::ask(number, rows);
         // A queue that is full is a supervisor that is late.
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        net::send(connection, &protocol::ask(number, rows), flags)?;
+        patiently(&waits, || {
+            Ok(net::send(connection, &question, SendFlags::NOSIGNAL)?)
+        })?;
         let mut passed_over = 0;
-        let (given, fds) = loop {
-            let (answered, given, fds) = answer(connection)?;
-            if answered == number {
-                break (given, fds);
+        let answered = loop {
+            match patiently(&waits, || answer(connection)) {
+                Ok((answered, given, _)) if answered != number => {
+                    passed_over = given.iter().fold(passed_over, |rows, d| rows | 1 << d.row);
+                }
+                last => break last,
             }
-            passed_over = given.iter().fold(passed_over, |rows, d| rows | 1 << d.row);
         };
-        let given_or_gone = |row: usize| {
-            let serial = |device: Option<(u64, _)>| device.map(|(serial, _)| serial);
-            given.iter().any(|device| device.row == row)
-                || serial(before[row]).is_none()
-                || serial(before[row]) != serial(self.device(row))
-        };
-        let mut asked = rows_of(rows);
-        let taken = match asked.all(given_or_gone) {
-            true => self.take(&given, fds),
-            false => Err(JoinError::NotGiven),
-        };
+        let mut given = Vec::new();
+        let taken = answered.and_then(|(_, devices, fds)| {
+            given = devices;
+            let given_or_gone = |row: usize| {
+                let serial = |device: Option<(u64, _)>| device.map(|(serial, _)| serial);
+                given.iter().any(|device| device.row == row)
+                    || serial(before[row]).is_none()
+                    || serial(before[row]) != serial(self.device(row))
+            };
+            match rows_of(rows).all(given_or_gone) {
+                true => self.take(&given, fds),
+                false => Err(JoinError::NotGiven),
+            }
+        });
+        // After it: a row may have been passed over first.
         let named = given.iter().map(|device| device.row);
         let named = named.filter(|_| taken.is_err());
         self.disown(named.chain(rows_of(passed_over)));
@@ -270,6 +277,19 @@ impl Member {
     }
 }
 
+/// The same again while it is late and `waits`: a supervisor that is stopped, as a shell's job is, goes on later.
+fn patiently<T>(
+    waits: impl Fn() -> bool,
+    mut call: impl FnMut() -> Result<T, JoinError>,
+) -> Result<T, JoinError> {
+    loop {
+        match call() {
+            Err(why) if why.is_late() && waits() => {}
+            done => return done,
+        }
+    }
+}
+
 /// The next answer to a question for devices: its number, the devices, and their descriptors.
 fn answer(connection: BorrowedFd<'_>) -> Result<(u32, Vec<GivenDevice>, Vec<OwnedFd>), JoinError> {
     #[cfg(debug_assertions)]
@@ -364,18 +384,18 @@ mod tests {
         let ends: [fn(OwnedFd, &Member) -> _; 3] = [
             |supervisor, member| {
                 drop(supervisor);
-                member.attach(1)
+                member.attach(1, || false)
             },
             |supervisor, member| {
                 std::thread::scope(|scope| {
                     scope.spawn(move || await_packet(supervisor, RecvFlags::PEEK));
-                    member.attach(1)
+                    member.attach(1, || false)
                 })
             },
             |supervisor, member| {
                 std::thread::scope(|scope| {
                     scope.spawn(move || await_packet(supervisor, RecvFlags::empty()));
-                    member.attach(1)
+                    member.attach(1, || false)
                 })
             },
         ];
@@ -398,7 +418,7 @@ mod tests {
         let table = member.table;
         let answered = |number| {
             protocol::send(&supervisor, &protocol::devices(number, &[]), &[]).unwrap();
-            member.attach(2)
+            member.attach(2, || false)
         };
         table.devices[1].fill(7);
         assert!(matches!(answered(1), Err(JoinError::NotGiven)));
@@ -437,22 +457,67 @@ mod tests {
         };
         let (before, other, after) = (file("before"), file("other"), file("after"));
         limit(&member);
-        assert!(member.attach(2).is_err_and(|why| why.is_late()));
+        assert!(member.attach(2, || false).is_err_and(|why| why.is_late()));
         send(1, 1, &before);
         send(1, 2, &other);
         send(2, 1, &after);
-        let [device] = &member.attach(2).unwrap()[..] else {
+        let [device] = &member.attach(2, || false).unwrap()[..] else {
             panic!("one was asked for")
         };
         assert_eq!((device.row, inode(&device.fd)), (1, inode(&after)));
         assert_eq!(table.slot(member.slot()).attached.load(SeqCst), 2);
     }
 
+    /// What an answer gave that was passed over is not held either where the next one never comes.
+    #[test]
+    fn a_supervisor_that_stops_between_two_answers_holds_no_device_for_us() {
+        let (member, supervisor) = connected();
+        let table = member.table;
+        let (_leases, lease) = create_leases(4).unwrap();
+        for row in [1, 2] {
+            table.devices[row].fill(7 + row as u64);
+        }
+        limit(&member);
+        assert!(member.attach(4, || false).is_err_and(|why| why.is_late()));
+        table.slot(member.slot()).attached.store(4, SeqCst);
+        let packet = protocol::devices(1, &[given(2, 9)]);
+        protocol::send(&supervisor, &packet, &[lease.as_fd(), lease.as_fd()]).unwrap();
+        assert!(member.attach(2, || false).is_err_and(|why| why.is_late()));
+        assert_eq!(table.slot(member.slot()).attached.load(SeqCst), 0);
+    }
+
+    /// However long it takes.
+    #[test]
+    fn a_supervisor_that_is_late_is_asked_once() {
+        let (member, supervisor) = connected();
+        let (_leases, lease) = create_leases(4).unwrap();
+        member.table.devices[1].fill(8);
+        limit(&member);
+        let waited = AtomicU32::new(0);
+        let waits = || {
+            if waited.fetch_add(1, SeqCst) == 20 {
+                let packet = protocol::devices(1, &[given(1, 8)]);
+                protocol::send(&supervisor, &packet, &[lease.as_fd(), lease.as_fd()]).unwrap();
+            }
+            true
+        };
+        assert_eq!(member.attach(2, waits).unwrap().len(), 1);
+        assert!(protocol::hear(&supervisor, 16).is_ok());
+        assert!(protocol::hear(&supervisor, 16).is_err(), "asked again");
+        // Nor is it asked so often that no question goes out and nothing waits.
+        while member.attach(2, || false).is_err() && waited.fetch_add(1, SeqCst) < 1000 {}
+        let start = std::time::Instant::now();
+        assert!(member.attach(2, || false).is_err_and(|why| why.is_late()));
+        assert!(start.elapsed() >= Duration::from_millis(1));
+    }
+
     /// From here on a wait for the supervisor is short.
     fn limit(member: &Member) {
         let connection = member.connection.get().unwrap();
         let soon = Some(Duration::from_millis(1));
-        net::sockopt::set_socket_timeout(connection, Timeout::Recv, soon).unwrap();
+        for way in [Timeout::Recv, Timeout::Send] {
+            net::sockopt::set_socket_timeout(connection, way, soon).unwrap();
+        }
     }
 
     /// It is late, however often it is asked: also once its queue is full.
@@ -461,7 +526,7 @@ mod tests {
         let (member, supervisor) = connected();
         limit(&member);
         for _ in 0..1000 {
-            assert!(member.attach(1).is_err_and(|why| why.is_late()));
+            assert!(member.attach(1, || false).is_err_and(|why| why.is_late()));
         }
         // So it was asked less often than that.
         let mut asked = 0;
@@ -492,7 +557,7 @@ mod tests {
         protocol::send(&supervisor, &packet, &[lease.as_fd(), lease.as_fd()]).unwrap();
         rustix::io::pwrite(&fd, &vec![0x5a; len], 0).unwrap();
         table.devices[1].fill(7);
-        let [device] = &member.attach(2).unwrap()[..] else {
+        let [device] = &member.attach(2, || false).unwrap()[..] else {
             panic!("one was asked for")
         };
         let sent = given(1, 7);

@@ -91,8 +91,10 @@ pub fn request_join(request: &JoinRequest<'_>) -> Result<Welcome, JoinError> {
     if user != ROOT && credentials::can_become(ROOT) {
         (socket, _) = connect(request)?;
     }
-    net::sockopt::set_socket_timeout(&socket, net::sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))
-        .map_err(JoinError::Connect)?;
+    for way in [net::sockopt::Timeout::Recv, net::sockopt::Timeout::Send] {
+        net::sockopt::set_socket_timeout(&socket, way, Some(ANSWER_TIMEOUT))
+            .map_err(JoinError::Connect)?;
+    }
     let hello = Hello::new(request.pid, request.reserved).encode();
     match retry(|| protocol::send(&socket, &hello, request.program.as_slice())) {
         // It has closed already: its reason is waiting for us.

@@ -185,14 +185,14 @@ impl Supervisor {
         }
     }
 
-    /// Closes connections from outside that have said nothing for long.
+    /// Closes connections from outside that have said nothing for long. One that has spoken is heard: this process may
+    /// have stood still meanwhile.
     pub(super) fn drop_silent_handshakes(&mut self) {
         let waits =
             |g: &Handshake| g.kind == PeerKind::Inside || g.since.elapsed() < HANDSHAKE_TIMEOUT;
-        let silent = self.handshakes.extract_if(|_, g| !waits(g));
-        for (_, handshake) in silent {
-            let _ = epoll::delete(&self.epoll, &handshake.connection);
-        }
+        let due = self.handshakes.iter().filter(|(_, g)| !waits(g));
+        let due: Vec<u32> = due.map(|(&n, _)| n).collect();
+        due.into_iter().for_each(|n| self.on_first_packet(n));
     }
 
     /// A connection that has not said anything has something to read, or ended.

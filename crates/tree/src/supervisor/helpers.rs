@@ -109,8 +109,10 @@ impl Supervisor {
             return;
         }
         helper.ended = true;
-        // Somebody may have a duplicate of its end.
-        member.connection = None;
+        // Somebody may have a duplicate of its end, and a process from which this one took over this end.
+        if let Some(connection) = member.connection.take() {
+            let _ = epoll::delete(&self.epoll, &connection);
+        }
         let _ = epoll::delete(&self.epoll, &helper.pidfd);
         // Our child, unless this process carries on for another; or reaped by whoever embeds us.
         let child = Pid::from_raw(helper.pid as i32);

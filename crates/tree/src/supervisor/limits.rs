@@ -97,6 +97,10 @@ impl Supervisor {
             Ok(understood) => understood,
             Err(why) => return answer(&client, Reply::Failed(why)),
         };
+        let lower = aim.filter(|&aim| aim < self.table.budget.load(SeqCst));
+        if lower.is_some() && !watch_client(&self.epoll, &client, Token::Limiter.pack()) {
+            return;
+        }
         let before = self.table.limits.get();
         match change.process {
             Some(pid) => {
@@ -110,13 +114,8 @@ impl Supervisor {
             }
             None => self.table.limits.set(limits),
         }
-        let now = self.table.budget.load(SeqCst);
-        match aim {
-            Some(aim) if aim < now => {
-                let token = Token::Limiter.pack();
-                if !watch_client(&self.epoll, &client, token) {
-                    return;
-                }
+        match lower {
+            Some(aim) => {
                 self.reduction = Some(BudgetReduction {
                     client,
                     aim,
@@ -127,7 +126,7 @@ impl Supervisor {
                     reported: Instant::now(),
                 });
             }
-            aim => {
+            None => {
                 if let Some(aim) = aim {
                     self.budget = aim;
                     self.set_budget(aim);

@@ -104,7 +104,7 @@ fn serving(made: &Made) {
     let member = Member::join(&control(), None, Some(program.as_fd())).unwrap();
     assert_eq!(member.program_pid(), made.program);
     if made.how != "late" && made.how != "unmanaged" {
-        let devices = member.attach(1).unwrap();
+        let devices = member.attach(1, || false).unwrap();
         assert_eq!(devices.len(), 1);
         member.start_paging(1000);
         member.lender(0).unwrap().acquire().unwrap();
@@ -182,7 +182,7 @@ fn forks() {
                 // SAFETY: leaked by the other helper, before the fork.
                 let member = unsafe { &*MEMBER.load(SeqCst) };
                 member.rejoin(&control(), Some(program.as_fd())).unwrap();
-                assert_eq!(member.attach(1).unwrap().len(), 1);
+                assert_eq!(member.attach(1, || false).unwrap().len(), 1);
                 assert_eq!(member.own_charge(), 1000);
                 member.message(&format!("serves a child of {}", member.program_pid()));
                 pause_forever();

@@ -55,7 +55,7 @@ pub fn control() -> String {
 
 pub fn join() -> (Member, Vec<ebb_tree::Device>) {
     let member = Member::join(&control(), None, None).unwrap();
-    let devices = member.attach(1).unwrap();
+    let devices = member.attach(1, || false).unwrap();
     (member, devices)
 }
 
@@ -231,7 +231,7 @@ fn share(mib: u64, child: impl FnOnce(Member, Vec<u8>)) -> ! {
     close_inherited();
     member.child_started(slot);
     member.rejoin(&control(), None).unwrap();
-    let devices = member.attach(1).unwrap();
+    let devices = member.attach(1, || false).unwrap();
     assert_eq!(devices.len(), 1);
     assert_eq!(member.state(), SlotState::Paging);
     assert_eq!(member.own_charge(), mib << 8);
