@@ -147,6 +147,19 @@ fn shared_pages_stay_and_the_parents_own_leave() {
     machine.check();
 }
 
+/// Nobody has written them since: they are not the process's own to the kernel yet.
+#[test]
+fn pages_that_a_fork_shared_leave_once_their_relatives_have_ended() {
+    let mut machine = Machine::new(2048);
+    let start = written(&mut machine, 64, 1);
+    fork(&mut machine);
+    machine.kernel.end_children();
+    machine.reclaim(64);
+    assert_eq!(machine.present(start, 64), 0);
+    machine.read_all();
+    machine.check();
+}
+
 #[test]
 fn protection_ends_with_the_last_relative() {
     let mut machine = Machine::new(2048);
