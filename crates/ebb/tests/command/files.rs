@@ -6,7 +6,7 @@ use super::{end_of, run, stderr, until};
 use ebb_harness::{MIB, workloads};
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn no_file_stays() {
@@ -148,11 +148,7 @@ fn no_file_stays_of_a_tree_that_pages() {
                 let mut tasks = tasks.into_iter().flatten().flatten();
                 tasks.any(|t| fs::read_dir(t.path().join("fd")).is_ok_and(|fds| fds.count() > 0))
             };
-            let start = Instant::now();
-            while lives() {
-                assert!(start.elapsed() < Duration::from_secs(30), "{pid} lives on");
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            until(|| !lives());
         }
         assert_eq!(
             names(),
@@ -160,15 +156,17 @@ fn no_file_stays_of_a_tree_that_pages() {
             "{killed} was killed"
         );
         assert_eq!(device.metadata().unwrap().len(), 64 * MIB);
-        // Helpers end a moment after their programs, and nobody waits for them where `ebb` was killed.
-        until(|| {
-            let next = run(&["--swap", &at("device"), "true"]);
-            let said = stderr(&next);
-            assert!(
-                next.status.success() || said.contains("in use by another run"),
-                "{killed}: {said}"
-            );
-            next.status.success()
-        });
+        until(|| is_free_for_another_run(&at("device")));
     }
+}
+
+/// Helpers end a moment after their programs, and nobody waits for them where `ebb` was killed.
+fn is_free_for_another_run(device: &str) -> bool {
+    let next = run(&["--swap", device, "true"]);
+    let said = stderr(&next);
+    assert!(
+        next.status.success() || said.contains("in use by another run"),
+        "{said}"
+    );
+    next.status.success()
 }

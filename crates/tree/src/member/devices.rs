@@ -468,7 +468,7 @@ mod tests {
         assert_eq!(table.slot(member.slot()).attached.load(SeqCst), 2);
     }
 
-    /// What an answer gave that was passed over is not held either where the next one never comes.
+    /// A device of an answer that was passed over is not held either, where the next answer never comes.
     #[test]
     fn a_supervisor_that_stops_between_two_answers_holds_no_device_for_us() {
         let (member, supervisor) = connected();

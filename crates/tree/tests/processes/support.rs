@@ -235,8 +235,8 @@ impl Tree {
         self.until(time, |_| false);
     }
 
-    /// Kills what this process and its children started. A process that dies while this looks may hand on its
-    /// children to a parent that was looked at before, so it is looked until only dead ones are left.
+    /// Kills what this process and its children started. A process that dies meanwhile may hand on its children
+    /// to a parent that was looked at before. So it is looked until only dead ones are left.
     #[track_caller]
     pub fn kill_all(&mut self) {
         let lives = |&pid: &u32| {
