@@ -1,6 +1,7 @@
 //! Limits of the host for processes of a simulation, their processor, and the descriptors that they have there.
 
-use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::time::Duration;
 
 /// Seconds of a processor that a process may take.
 pub const LIMIT: i64 = 60;
@@ -19,12 +20,41 @@ pub fn limit_time() {
     unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()) };
 }
 
-/// This process and what it forks run on its processor of now: the idlest, if it has just been executed. One of them runs at
-/// a time: the turn goes on faster where no other processor has to be woken for it, nor has other memory cached. Where that is refused, they run anywhere.
-pub fn stay_on_this_processor() {
-    let mut own = CpuSet::new();
-    own.set(sched_getcpu());
-    let _ = sched_setaffinity(None, &own);
+/// The processor of this process and what it forks. One of them runs at a time: the turn goes on faster where no other
+/// processor has to be woken for it, nor has other memory cached.
+pub struct Processor {
+    /// Those that it may have, by number.
+    allowed: Vec<usize>,
+    at: usize,
+}
+
+impl Processor {
+    /// The one on which this thread runs. Where the system refuses, it runs anywhere.
+    pub fn here() -> Self {
+        let set = sched_getaffinity(None).unwrap_or_default();
+        let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&n| set.is_set(n)).collect();
+        let here = sched_getcpu();
+        let at = allowed.iter().position(|&n| n == here).unwrap_or(0);
+        let processor = Self { allowed, at };
+        processor.stay();
+        processor
+    }
+
+    /// The next one, if a run that took `time` of this one lasted much longer: another has it, too.
+    pub fn leave_if_shared(&mut self, time: Duration, lasted: Duration) {
+        if lasted > time + time / 4 && self.allowed.len() > 1 {
+            self.at = (self.at + 1) % self.allowed.len();
+            self.stay();
+        }
+    }
+
+    fn stay(&self) {
+        let mut own = CpuSet::new();
+        if let Some(&number) = self.allowed.get(self.at) {
+            own.set(number);
+            let _ = sched_setaffinity(None, &own);
+        }
+    }
 }
 
 /// Descriptors that this process has open.

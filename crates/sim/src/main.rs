@@ -15,10 +15,11 @@ fn main() -> std::process::ExitCode {
 mod debug {
     use clap::Parser;
     use ebb_sim::campaign::{Narrowed, Report, narrow, run_once};
-    use ebb_sim::host::stay_on_this_processor;
+    use ebb_sim::host::Processor;
     use ebb_sim::plan::Plan;
     use ebb_sim::world::Shared;
     use std::process::ExitCode;
+    use std::time::{Duration, Instant};
 
     /// Simulate pager and engine: programs, devices and the system, as a seed decides
     #[derive(Parser)]
@@ -120,12 +121,15 @@ mod debug {
     }
 
     fn many(shared: &'static Shared, options: &Options) -> ExitCode {
-        stay_on_this_processor();
+        let mut processor = Processor::here();
         let (mut faults, mut runs, mut steps, mut seconds) = (0, 0u64, 0, 0.0);
         let mut seed = options.from;
         while seconds < options.seconds as f64 {
             let plan = Plan::of(seed, options.swarm);
+            let start = Instant::now();
             let report = run_once(shared, &plan, &whole(&plan, options), None);
+            let time = Duration::from_secs_f64(report.seconds);
+            processor.leave_if_shared(time, start.elapsed());
             (faults, runs, steps) = (faults + report.faults, runs + 1, steps + report.steps);
             seconds += report.seconds;
             if report.failure.is_some() {
