@@ -23,8 +23,9 @@ pub fn limit_time() {
 /// The processor of this process and what it forks. One of them runs at a time: the turn goes on faster where no other
 /// processor has to be woken for it, nor has other memory cached.
 pub struct Processor {
-    /// Those that it may have, by number.
+    /// The numbers of those that it may have.
     allowed: Vec<usize>,
+    /// The place of its own among them.
     at: usize,
 }
 
