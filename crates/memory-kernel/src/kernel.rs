@@ -760,6 +760,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             *m = Mapping {
                 number: m.number,
                 registered: false,
+                programs: false,
                 ..was
             }
         });

@@ -1,6 +1,6 @@
 //! Limits of the host for processes of a simulation, their processor, and the descriptors that they have there.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use ebb_sys::thread::{allowed_cpus, bind, cpu};
 use std::time::Duration;
 
 /// Seconds of a processor that a process may take.
@@ -32,9 +32,7 @@ pub struct Processor {
 impl Processor {
     /// The one on which this thread runs. Where the system refuses, it runs anywhere.
     pub fn here() -> Self {
-        let set = sched_getaffinity(None).unwrap_or_default();
-        let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&n| set.is_set(n)).collect();
-        let here = sched_getcpu();
+        let (allowed, here) = (allowed_cpus(), cpu());
         let at = allowed.iter().position(|&n| n == here).unwrap_or(0);
         let processor = Self { allowed, at };
         processor.stay();
@@ -43,18 +41,14 @@ impl Processor {
 
     /// The next one, if a run that took `time` of this one lasted much longer: another has it, too.
     pub fn leave_if_shared(&mut self, time: Duration, lasted: Duration) {
-        if lasted > time + time / 4 && self.allowed.len() > 1 {
+        if lasted > time + time / 4 {
             self.at = (self.at + 1) % self.allowed.len();
             self.stay();
         }
     }
 
     fn stay(&self) {
-        let mut own = CpuSet::new();
-        if let Some(&number) = self.allowed.get(self.at) {
-            own.set(number);
-            let _ = sched_setaffinity(None, &own);
-        }
+        let _ = bind(self.allowed[self.at]);
     }
 }
 

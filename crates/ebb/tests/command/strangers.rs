@@ -72,7 +72,7 @@ impl Entry {
         lives(&self.server.to_string())
     }
 
-    /// All that `ebb` and the program have said on standard error.
+    /// The lines that `ebb` and the program have written to standard error.
     fn said(&mut self) -> String {
         let mut said = String::new();
         let mut stderr = self.ebb.stderr.take().unwrap();

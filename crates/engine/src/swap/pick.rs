@@ -156,24 +156,21 @@ impl Swap {
         });
     }
 
-    /// Gives up copies of resident pages, due or not, of the first of these groups in which it finds some. None if
-    /// none of them has any.
+    /// Gives up copies of resident pages, due or not, of the first of these groups in which it finds some; how many.
+    /// None if none of them has any.
     pub(super) fn give_up_any_copies<'a>(
         &self,
         groups: impl Iterator<Item = &'a Arc<Group>>,
-    ) -> Option<Turn> {
-        let mut turn = None;
+    ) -> Option<usize> {
+        let mut gave = None;
         for group in groups {
-            let gave = self.give_up_copies(group);
-            turn = turn.max(gave);
-            if turn > Some(0) {
+            // One that was not looked through may have some.
+            gave = gave.max(self.give_up_copies(group));
+            if gave > Some(0) {
                 break;
             }
         }
-        turn.map(|dropped| Turn {
-            dropped,
-            ..Turn::default()
-        })
+        gave
     }
 
     /// Looks on along a group's pages for copies of resident ones, and gives up those of a cluster, if

@@ -130,9 +130,9 @@ impl Swap {
         if background.picks.is_empty() && turn == Turn::default() {
             let Some(group) = background.shrinker.next_group(able().map(candidate)) else {
                 let gave = self.give_up_any_copies(groups.iter().filter(has_any));
-                self.in_vain
-                    .store(gave.is_none_or(|turn| turn.moved() == 0), Relaxed);
-                return gave;
+                turn.dropped = gave.unwrap_or(0);
+                self.in_vain.store(turn.moved() == 0, Relaxed);
+                return gave.map(|_| turn);
             };
             let mut gave = self.pick(background, group, &mut turn);
             while gave > 0 && !background.is_full() {
@@ -184,9 +184,7 @@ impl Swap {
         self.return_unwritten(background);
         let picked = !background.picks.is_empty();
         if picked && turn.moved() == 0 {
-            turn.dropped = self
-                .give_up_any_copies(groups)
-                .map_or(0, |turn| turn.dropped);
+            turn.dropped = self.give_up_any_copies(groups).unwrap_or(0);
         }
         // Second chances taken away are progress, unless no device took the others.
         let stuck = picked || turn.spared == 0;

@@ -1,8 +1,8 @@
 //! Measuring speed on a machine that does other things too: threads bound to processors, many short
 //! rounds, and figures from those in which nobody was interrupted.
 
+use ebb_sys::thread::allowed_cpus;
 use ebb_sys::thread::switches;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -289,18 +289,9 @@ pub fn median_between(values: &[f64]) -> (f64, f64) {
 /// Binds the calling thread to one of the processors it may use, each number to its own as long as
 /// there are some.
 fn bind(thread: usize) {
-    let Ok(allowed) = sched_getaffinity(None) else {
-        return;
-    };
-    let processors: Vec<_> = (0..CpuSet::MAX_CPU)
-        .filter(|&cpu| allowed.is_set(cpu))
-        .collect();
-    if let Some(&processor) = processors.get(thread % processors.len().max(1)) {
-        let mut own = CpuSet::new();
-        own.set(processor);
-        // Where it is refused, the scheduler decides.
-        let _ = sched_setaffinity(None, &own);
-    }
+    let allowed = allowed_cpus();
+    // Where it is refused, the scheduler decides.
+    let _ = ebb_sys::thread::bind(allowed[thread % allowed.len()]);
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@
 
 use crate::eviction::reclaimer::Reclaimer;
 use crate::map::mask::{ones, runs, set_bits};
-use crate::map::page_map::{Mask, PageNumber, UNIT, UNIT_BYTES, UnitNumber};
+use crate::map::page_map::{Mask, UNIT, UNIT_BYTES, UnitNumber};
 use crate::map::ranges::{Ranges, WayOut};
 use crate::process::base::Locked;
 use crate::process::memory_ops::{Waking, Writes};
@@ -387,13 +387,6 @@ impl<K: Kernel> Reclaimer<K> {
     /// anew, just after this look, loses it all the same.
     pub fn is_ours(&self, start: usize) -> bool {
         self.kernel.is_registered(start)
-    }
-
-    /// Whether faults on a page of which no call told are ours: memory was extended by an instruction of the program's.
-    /// Not, if the program has it registered with a userfaultfd of its own by now.
-    pub fn serves(&self, page: PageNumber) -> bool {
-        // Of memory that is registered so already this changes nothing; that of another descriptor is refused.
-        self.is_ours(page.address()) && self.kernel.register(page.address(), PAGE_SIZE).is_ok()
     }
 
     /// Memory that is the program's own affair is managed no more. Forked children inherit it: a fork may have kept it from

@@ -27,6 +27,13 @@ enum Registered {
 }
 
 impl<K: Kernel> FaultService<K> {
+    /// Whether faults on a page of which no call told are ours: memory was extended by an instruction of the program's.
+    /// Not, if the program has it registered with a userfaultfd of its own by now.
+    pub fn serves(&self, page: PageNumber) -> bool {
+        // Of memory that is registered so already this changes nothing; that of another descriptor is refused.
+        self.is_ours(page.address()) && self.kernel.register(page.address(), PAGE_SIZE).is_ok()
+    }
+
     /// Registers what was mapped or moved since the last time, and says so to who waits for that.
     pub fn register_new(&self) {
         self.base.registration.answers();

@@ -1,6 +1,7 @@
 //! Starting, killing and watching processes.
 
 use ebb_stores::{Facts, PendingHeader, SearchTime};
+use ebb_sys::proc::Process;
 use ebb_sys::shm::Area;
 use ebb_tree::{Ask, Config, Limits, Reply, Request, Setup, SetupDevice, Supervisor};
 use std::os::fd::OwnedFd;
@@ -239,10 +240,7 @@ impl Tree {
     /// to a parent that was looked at before. So it is looked until only dead ones are left.
     #[track_caller]
     pub fn kill_all(&mut self) {
-        let lives = |&pid: &u32| {
-            let stat = ebb_sys::proc::Process::open(pid).and_then(|process| process.stat());
-            stat.is_ok_and(|stat| !stat.is_dead())
-        };
+        let lives = |&pid: &u32| Process::open(pid).is_ok_and(|process| !process.has_ended());
         let dead = self.until(Duration::from_secs(10), |_| {
             let mut left = descendants(std::process::id());
             left.retain(lives);
