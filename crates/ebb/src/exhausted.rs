@@ -15,9 +15,7 @@ use std::process::{Command, Stdio};
 pub fn notices(command: Option<OsString>, inherited: Inherited) -> Notices {
     Box::new(move |line| {
         say::line(&format!("ebb: {line}"));
-        let Some(command) = command.as_ref().filter(|_| line.contains(OUT_OF_MEMORY)) else {
-            return;
-        };
+        let command = command.as_ref().filter(|_| line.contains(OUT_OF_MEMORY))?;
         let mut shell = Command::new("/bin/sh");
         inherited.restore_in(&mut shell);
         let started = shell
@@ -29,11 +27,12 @@ pub fn notices(command: Option<OsString>, inherited: Inherited) -> Notices {
             // Standard output is the program's.
             .stdout(stderr_again())
             .spawn();
-        if let Err(error) = started {
+        let said = |error: &std::io::Error| {
             say::line(&format!(
                 "ebb: --on-exhausted: {error}: is there a /bin/sh?"
             ));
-        }
+        };
+        started.inspect_err(said).ok().map(|shell| shell.id())
     })
 }
 

@@ -21,7 +21,7 @@ use rustix::process::{
 };
 use rustix::termios::tcgetpgrp;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::{Command, ExitCode};
 
 /// How the program ended.
@@ -62,7 +62,6 @@ impl End {
 pub struct Running {
     pid: Pid,
     signals: Signals,
-    terminal: Option<OwnedFd>,
     wrap: Option<Wrap>,
 }
 
@@ -111,11 +110,9 @@ impl Running {
         if let Some(wrap) = &mut wrap {
             wrap.started(child.id())?;
         }
-        let terminal = std::fs::File::open("/dev/tty").ok().map(OwnedFd::from);
         Ok(Self {
             pid: Pid::from_child(&child),
             signals,
-            terminal,
             wrap,
         })
     }
@@ -227,12 +224,13 @@ impl Running {
     /// SIGTSTP, SIGTTIN and SIGTTOU are such a shell's matter. SIGSTOP may be anybody's (`cpulimit`), who continues
     /// the program alone later. But a program may also stop itself so, and the shell waits for it in the foreground.
     fn stops_with(&self, signal: i32) -> bool {
-        let Some(terminal) = &self.terminal else {
+        // Not kept: a supervisor that stays behind would keep whoever reads the terminal waiting.
+        let Ok(terminal) = std::fs::File::open("/dev/tty") else {
             return false;
         };
         let is_job = || getpgid(getppid()) != Ok(getpgrp());
         let in_foreground = || {
-            let group = tcgetpgrp(terminal);
+            let group = tcgetpgrp(&terminal);
             group.is_ok() && group == getpgid(Some(self.pid))
         };
         signal != libc::SIGSTOP || is_job() && in_foreground()

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{cannot_page, ebb, lacks};
+use common::{c_program, cannot_page, ebb, lacks};
 use ebb_harness::MIB;
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use ebb_harness::job::{Job, Outcome};
@@ -13,7 +13,7 @@ use ebb_harness::tools;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Applies Docker's default seccomp profile, as far as it refuses something to a container without capabilities, sees
@@ -150,41 +150,81 @@ fn assert_finishes_under_ebb(
     assert!(refused.stderr.contains(device), "{}", refused.stderr);
 }
 
+/// A container's files: the command and its library, and the place of its `/dev`.
+struct Container {
+    dir: tempfile::TempDir,
+}
+
+impl Container {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        copy_ebb(dir.path());
+        fs::create_dir(dir.path().join("dev")).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs it there, within 160 MiB.
+    fn run(&self, device: &str, command: &[&str]) -> Outcome {
+        let front = ["unshare", "--mount", "sh", "-c", CONTAINER].map(OsString::from);
+        let job = Job::new(command)
+            .behind(front.into_iter().chain([self.path("dev").into_os_string()]))
+            .time_limit(Duration::from_secs(100))
+            .env("REFUSE", REFUSE)
+            .env("DEVICE", device)
+            .env("TMPDIR", self.dir.path())
+            .env("HOME", "/nonexistent");
+        run_within(160 * MIB, &job)
+    }
+}
+
 #[test]
 fn a_container_with_the_device_and_no_more() {
     if cannot_page() || cannot_confine() {
         return;
     }
-    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    let open = |path: &Path| {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
-    };
-    open(dir.path());
-    copy_ebb(dir.path());
-    let dev = dir.path().join("dev");
-    fs::create_dir(&dev).unwrap();
+    let container = Container::new();
     let program = ["/usr/bin/python3", "-c", PROGRAM];
     if !Path::new(program[0]).exists() {
         return println!("skipped: python3 is not installed");
     }
-    let run = |device: &str, command: &[&str]| {
-        let front = ["unshare", "--mount", "sh", "-c", CONTAINER].map(OsString::from);
-        let job = Job::new(command)
-            .behind(front.into_iter().chain([dev.clone().into_os_string()]))
-            .time_limit(Duration::from_secs(100))
-            .env("REFUSE", REFUSE)
-            .env("DEVICE", device)
-            .env("TMPDIR", dir.path())
-            .env("HOME", "/nonexistent");
-        run_within(160 * MIB, &job)
-    };
-    let ebb = dir.path().join("ebb");
+    let ebb = container.path("ebb");
     let under = [&[ebb.to_str().unwrap(), "run", "--"][..], &program].concat();
     assert_finishes_under_ebb(
         "userfaultfd",
-        |device| run(device, &program),
-        |device| run(device, &under),
+        |device| container.run(device, &program),
+        |device| container.run(device, &under),
     );
+}
+
+/// Where kcmp(2) is refused, sizes of memory that changes all the time must not say that the program has become another:
+/// its helper would leave it.
+#[test]
+fn a_container_whose_program_maps_memory_all_the_time() {
+    if cannot_page() || cannot_confine() {
+        return;
+    }
+    let container = Container::new();
+    fs::copy(c_program("mapping_threads"), container.path("churn")).unwrap();
+    let (ebb, churn) = (container.path("ebb"), container.path("churn"));
+    let command = [ebb, churn].map(|path| path.to_str().unwrap().to_owned());
+    let command = [
+        &command[0],
+        "run",
+        "-m",
+        "80M",
+        "--",
+        &command[1],
+        "200",
+        "5",
+    ];
+    let run = container.run("userfaultfd", &command);
+    assert!(run.ok(), "{}\n{}", run.ending(), run.stderr);
+    assert_eq!(run.stdout, b"good\n");
 }
 
 /// Starts podman as an ordinary user, in namespaces that go with the test, with the devices and a root that has the

@@ -56,7 +56,10 @@ pub fn begin(budget: u64, slots: &[u64], may_run_out: bool, config: Config) -> O
         limits: Limits::default(),
         devices: Vec::new(),
         config,
-        notices: Some(Box::new(move |line| judge(line, may_run_out))),
+        notices: Some(Box::new(move |line| {
+            judge(line, may_run_out);
+            None
+        })),
         open: None,
         guard: None,
     };

@@ -19,7 +19,7 @@ use ebb_sys::loader;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -130,18 +130,48 @@ impl Library {
 
     /// Puts it in front of libraries that are preloaded already.
     pub fn put_into(&self, command: &mut Command) {
+        let prepended = |value: &OsStr, old: OsString| {
+            let mut text = value.to_os_string();
+            if !old.is_empty() {
+                text.push(":");
+                text.push(old);
+            }
+            text
+        };
+        let old = |variable| std::env::var_os(variable).unwrap_or_default();
         if let Some(directory) = &self.directory {
-            command.env("LD_LIBRARY_PATH", prepended(directory, "LD_LIBRARY_PATH"));
+            let value = prepended(directory, old("LD_LIBRARY_PATH"));
+            command.env("LD_LIBRARY_PATH", value);
         }
-        command.env("LD_PRELOAD", prepended(&self.name, "LD_PRELOAD"));
+        // One copy alone: two would each manage a part of the process.
+        let others = without_ours(&old("LD_PRELOAD"));
+        command.env("LD_PRELOAD", prepended(&self.name, others));
     }
 }
 
-fn prepended(value: &OsStr, variable: &str) -> OsString {
-    let mut text = value.to_os_string();
-    if let Some(old) = std::env::var_os(variable).filter(|old| !old.is_empty()) {
-        text.push(":");
-        text.push(old);
+/// A list of libraries without any copy of this one.
+fn without_ours(list: &OsStr) -> OsString {
+    // As the loader divides it.
+    let entries = list.as_bytes().split(|byte| b": \t\n".contains(byte));
+    let is_ours =
+        |entry: &&[u8]| Path::new(OsStr::from_bytes(entry)).file_name() == Some(FILE.as_ref());
+    let others: Vec<&[u8]> = entries
+        .filter(|entry| !entry.is_empty() && !is_ours(entry))
+        .collect();
+    OsString::from_vec(others.join(&b':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_ours;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn a_list_keeps_all_but_copies_of_the_library() {
+        let list =
+            "/opt/a/libebb_preload.so:libjemalloc.so.2 /b/libebb_preload.so::libebb_preload.so";
+        assert_eq!(without_ours(OsStr::new(list)), "libjemalloc.so.2");
+        assert_eq!(without_ours(OsStr::new("")), "");
+        assert_eq!(without_ours(OsStr::new("a.so b.so")), "a.so:b.so");
     }
-    text
 }

@@ -5,10 +5,12 @@
 //! descriptor is not ownership of an object in memory: a drop in the child would close a descriptor of the
 //! program. A [`KeptFd`] never closes: the kernel does when the table goes, at exit or exec.
 
-use crate::kernel::raw;
+use crate::Errno;
+use crate::kernel::{clock, raw};
 use std::ffi::c_long;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The number of a descriptor that the kernel will close. Use it only on threads that share
 /// the table in which it was set; elsewhere the calls fail or reach something else.
@@ -42,15 +44,32 @@ impl KeptFd {
 
     /// Sends one packet without waiting and without SIGPIPE. Whether it went.
     pub fn send(&self, packet: &[u8]) -> bool {
+        self.try_send(packet).is_ok()
+    }
+
+    /// The same, of words that must not be lost: asks again for a second where the system has no memory for the packet.
+    pub fn send_for_certain(&self, packet: &[u8]) -> bool {
+        /// How often it asks again, and how long it sleeps before.
+        const TRIES: u32 = 100;
+        const STEP: Duration = Duration::from_millis(10);
+        for _ in 0..TRIES {
+            match self.try_send(packet) {
+                Err(Errno(libc::ENOMEM | libc::ENOBUFS)) => clock::sleep(STEP),
+                sent => return sent.is_ok(),
+            }
+        }
+        false
+    }
+
+    fn try_send(&self, packet: &[u8]) -> Result<(), Errno> {
         let fd = self.0.load(Relaxed);
         if fd < 0 {
-            return false;
+            return Err(Errno(libc::EBADF));
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let (at, len) = (packet.as_ptr() as c_long, packet.len() as c_long);
         let args = [fd.into(), at, len, flags.into(), 0, 0];
         // SAFETY: reads `packet` and touches no other memory, whatever `fd` is.
-        let sent = unsafe { raw::checked(libc::SYS_sendto, args) };
-        sent == Ok(packet.len())
+        unsafe { raw::checked(libc::SYS_sendto, args) }.map(drop)
     }
 }

@@ -16,13 +16,18 @@
 //! parent and child each release their copy. Its holder never waits for another thread and
 //! never touches managed memory, so a service thread may allocate.
 //!
+//! Where the system has no memory for it, the caller waits, without the lock: a memory cgroup may refuse for a while
+//! what the kernel needs for a mapping. Only then null is the answer, with which most of our callers end the process.
+//!
 //! Not here: the program's `malloc`, returning small memory at once, thread-locals.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr;
+use std::time::Duration;
 
-use crate::kernel::tasks::may_hold_lock_of_service;
+use crate::kernel::clock;
+use crate::kernel::tasks::{is_ours, may_hold_lock_of_service};
 use crate::memory::futex_lock::FutexLock;
 use crate::memory::own::OWN;
 use crate::memory::{self, PAGE, page_up};
@@ -42,6 +47,10 @@ const PIECE: usize = 1 << 20;
 
 /// dlmalloc's own.
 const PIECE_ALIGN: usize = 16;
+
+/// How long a caller waits for memory of the system's, and after what time it asks again.
+const PATIENCE: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(10);
 
 /// A free block taken out of the arena to be given back.
 struct Piece {
@@ -197,11 +206,11 @@ unsafe impl GlobalAlloc for InternalHeap {
     // Beside the library's constructor, which calls it in every process.
     #[unsafe(link_section = ".text.startup")]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_direct(layout.size()) {
-            return map_aligned(layout);
-        }
-        // SAFETY: a layout that is not empty, by the caller's contract.
-        ARENA.with(|arena| unsafe { arena.alloc(layout, false) })
+        patiently(|| match is_direct(layout.size()) {
+            true => map_aligned(layout),
+            // SAFETY: a layout that is not empty, by the caller's contract.
+            false => ARENA.with(|arena| unsafe { arena.alloc(layout, false) }),
+        })
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -214,22 +223,25 @@ unsafe impl GlobalAlloc for InternalHeap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if is_direct(layout.size()) {
-            return map_aligned(layout);
-        }
-        // SAFETY: as for `alloc`.
-        ARENA.with(|arena| unsafe { arena.alloc(layout, true) })
+        patiently(|| match is_direct(layout.size()) {
+            true => map_aligned(layout),
+            // SAFETY: as for `alloc`.
+            false => ARENA.with(|arena| unsafe { arena.alloc(layout, true) }),
+        })
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let (old_direct, new_direct) = (is_direct(layout.size()), is_direct(new_size));
         if !old_direct && !new_direct {
-            // SAFETY: the block came from this arena with this layout.
-            return ARENA.with(|arena| unsafe { arena.realloc(block, layout, new_size) });
+            // SAFETY: the block came from this arena with this layout, and is still there where the answer is null.
+            let grow = || ARENA.with(|arena| unsafe { arena.realloc(block, layout, new_size) });
+            return patiently(grow);
         }
         if old_direct && new_direct && layout.align() <= PAGE {
-            // SAFETY: the block is a map of its own, of this length.
-            return unsafe { remap(block, page_up(layout.size()), page_up(new_size)) };
+            // SAFETY: the block is a map of its own, of this length, and is still there where the answer is null.
+            return patiently(|| unsafe {
+                remap(block, page_up(layout.size()), page_up(new_size))
+            });
         }
         // SAFETY: the new size is not zero and, rounded up to the alignment, does not
         // overflow, by the caller's contract.
@@ -244,6 +256,39 @@ unsafe impl GlobalAlloc for InternalHeap {
         }
         moved
     }
+}
+
+/// What `ask` gets, or null after [`PATIENCE`].
+#[inline]
+fn patiently(ask: impl Fn() -> *mut u8) -> *mut u8 {
+    let block = ask();
+    if block.is_null() && may_come() {
+        return ask_again(ask);
+    }
+    block
+}
+
+#[cold]
+fn ask_again(ask: impl Fn() -> *mut u8) -> *mut u8 {
+    let begin = clock::monotonic_ns();
+    let waited = || Duration::from_nanos(clock::monotonic_ns() - begin);
+    loop {
+        clock::sleep(STEP);
+        let block = ask();
+        if !block.is_null() || waited() > PATIENCE {
+            return block;
+        }
+    }
+}
+
+/// Whether memory that the caller did not get may come yet. A program's limit of addresses (`ulimit -v`) stays.
+#[cold]
+fn may_come() -> bool {
+    // SAFETY: zeros are a limit, which the call fills.
+    let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
+    // SAFETY: one structure of ours is written.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    is_ours() || told != 0 || limit.rlim_cur == libc::RLIM_INFINITY
 }
 
 fn is_direct(size: usize) -> bool {

@@ -28,7 +28,7 @@ pub use pidfd::{PidfdTarget, has_ended, pidfd_target};
 pub(crate) use process::open_again;
 #[cfg(debug_assertions)]
 pub use process::simulate_images;
-pub use process::{Process, minor_faults, name, name_if_there, reopen, share_memory, size_of};
+pub use process::{Process, minor_faults, name, name_if_there, reopen, share_memory, stat_of};
 pub use stat::{Disposition, Image, Rollup, Stat, Statm};
 pub use touched::Touched;
 pub use tree::{all, children, each_thread, path_of_fd, thread_cpu, waits_for_page};

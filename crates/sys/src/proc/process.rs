@@ -251,12 +251,8 @@ pub fn minor_faults(pid: u32) -> u64 {
     stat_of(pid).map_or(0, |stat| stat.minor_faults)
 }
 
-/// Bytes of addresses that process `pid` has mapped; 0 if it has ended. None: it cannot be read.
-pub fn size_of(pid: u32) -> Option<u64> {
-    stat_of(pid).map(|stat| stat.size)
-}
-
-fn stat_of(pid: u32) -> Option<Stat> {
+/// What `/proc/PID/stat` shows of process `pid`. None: it cannot be read.
+pub fn stat_of(pid: u32) -> Option<Stat> {
     let mut buf = [0; 1024];
     let fd = Path::new(format_args!("/proc/{pid}/stat")).open(OFlags::RDONLY);
     Stat::parse(read(&fd.ok()?, &mut buf).ok()?)

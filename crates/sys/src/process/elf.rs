@@ -151,7 +151,8 @@ pub fn program_kind(file: impl AsFd) -> Result<ProgramKind, Errno> {
     let user = rustix::process::geteuid();
     let capabilities =
         || rustix::fs::fgetxattr(file, c"security.capability", &mut [0u8; 64][..]).is_ok();
-    if raises_privileges(&rustix::fs::fstat(file)?) || !user.is_root() && capabilities() {
+    let raises = raises_privileges(&rustix::fs::fstat(file)?) || !user.is_root() && capabilities();
+    if raises && !is_mounted_without(file) {
         return Ok(ProgramKind::Unmanaged(UnmanagedReason::Privileged));
     }
     let mut head = [0; HEAD];
@@ -174,6 +175,21 @@ pub fn program_kind(file: impl AsFd) -> Result<ProgramKind, Errno> {
     Ok(elf(file, head).unwrap_or(ProgramKind::Damaged))
 }
 
+/// Whether a file gives no privileges where it is mounted.
+#[cold]
+#[inline(never)]
+fn is_mounted_without(file: BorrowedFd<'_>) -> bool {
+    let without = rustix::fs::StatVfsMountFlags::NOSUID;
+    rustix::fs::fstatvfs(file).is_ok_and(|mount| mount.f_flag.contains(without))
+}
+
+/// Whether no exec gives this process privileges, as in many containers and services.
+#[cold]
+#[inline(never)]
+fn gets_no_privileges() -> bool {
+    rustix::thread::no_new_privs().unwrap_or(false)
+}
+
 /// Whether the kernel would run the file with another user or group than ours (AT_SECURE).
 pub fn raises_privileges(stat: &Stat) -> bool {
     let user = rustix::process::geteuid();
@@ -181,7 +197,7 @@ pub fn raises_privileges(stat: &Stat) -> bool {
     // Without group execute the bit means mandatory locking instead.
     let setgid =
         stat.st_mode & 0o2010 == 0o2010 && stat.st_gid != rustix::process::getegid().as_raw();
-    setuid || setgid
+    (setuid || setgid) && !gets_no_privileges()
 }
 
 /// The kind that the ELF headers show; `None` if they are not whole.

@@ -9,10 +9,14 @@
 //! program has ended, the helper ends. That is done in a signal handler: no lock, no memory. The helper has actions of
 //! its own (it was made without CLONE_SIGHAND), and blocks all other signals.
 //!
+//! The handler has a stack of its own, which is in memory from the beginning: the kernel writes there as the signal
+//! comes, and ends the helper if a memory cgroup refuses the page for it.
+//!
 //! Not here: a program that has become another one; its helper ends with that.
 
 use super::{program, task};
 use crate::kernel::signal::{self, Action};
+use crate::memory::PAGE;
 use crate::{proc, raw};
 use libc::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -20,6 +24,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// How often the task looks, in seconds.
 const PERIOD: i64 = 5;
 const SIGNAL: c_int = libc::SIGALRM;
+
+/// Bytes of the handler's stack: what the kernel saves of the processor, 4 KiB at most where no tiles are used, and the
+/// handler's own.
+const STACK: usize = 2 * PAGE;
 
 /// Flag: the last look found that the program had ended. One for the helper, as its handler has no other owner.
 static HAD_ENDED: AtomicBool = AtomicBool::new(false);
@@ -30,7 +38,8 @@ pub fn begin() {
     /// The time of the system's clock that no setting changes.
     const CLOCK: c_long = libc::CLOCK_MONOTONIC as c_long;
     HAD_ENDED.store(false, Relaxed);
-    let action = Action::new(look as *const () as usize, libc::SA_RESTART, u64::MAX);
+    let flags = libc::SA_RESTART | libc::SA_ONSTACK;
+    let action = Action::new(look as *const () as usize, flags, u64::MAX);
     // SAFETY: all zeros is one.
     let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
     event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -47,7 +56,7 @@ pub fn begin() {
             0,
             0,
         ];
-        if raw::call(libc::SYS_timer_create, args) != 0 {
+        if raw::call(libc::SYS_timer_create, args) != 0 || !has_stack() {
             return;
         }
         signal::set_action(SIGNAL, Some(&action));
@@ -63,6 +72,22 @@ pub fn begin() {
         let args = [timer.into(), 0, (&raw const when) as c_long, 0, 0, 0];
         raw::call(libc::SYS_timer_settime, args);
     }
+}
+
+/// Gives the handler its stack, if the kernel takes it: that of the go-between, which has ended.
+fn has_stack() -> bool {
+    let start = task::spare_stack_end() - STACK;
+    for page in (start..start + STACK).step_by(PAGE) {
+        // SAFETY: memory of ours that nobody uses.
+        unsafe { (page as *mut u8).write_volatile(0) };
+    }
+    // SAFETY: all zeros is one.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    stack.ss_sp = start as *mut _;
+    stack.ss_size = STACK;
+    let args = [(&raw const stack) as c_long, 0, 0, 0, 0, 0];
+    // SAFETY: a structure of the kernel's layout, of memory that stays.
+    unsafe { raw::call(libc::SYS_sigaltstack, args) == 0 }
 }
 
 extern "C" fn look(_: c_int) {

@@ -168,11 +168,23 @@ fn lives_here() -> bool {
             };
             proc::each_thread(program, here).map_or(true, |found| found.is_some())
         }
-        // One that changed its user may not be looked into; how large it is everybody may know. The two are
-        // read one after the other, so memory may have come or gone between.
-        None => (0..5).any(|_| {
-            let sizes = (proc::size_of(program), proc::size_of(own));
-            !matches!(sizes, (Some(program), Some(own)) if program != own && program != 0)
-        }),
+        // As in most containers, and for one that changed its user.
+        None => (0..5).any(|_| !is_another(program, own)),
+    }
+}
+
+/// Whether two processes have different memory, by what `/proc` shows of them. The images tell; where they may not be
+/// read, or addresses are not drawn, the sizes do, which everybody may know. Those are read one after the other while
+/// threads of the program map and unmap: only a size that was the same before and after counts.
+fn is_another(program: u32, own: u32) -> bool {
+    let stats = [own, program, own].map(proc::stat_of);
+    let [Some(before), Some(program), Some(after)] = stats else {
+        return false;
+    };
+    let other_size = || before.size == after.size && ![0, before.size].contains(&program.size);
+    match before.image.is_some() && program.image.is_some() {
+        true if program.image != before.image => true,
+        true => word().is_none() && other_size(),
+        false => other_size(),
     }
 }

@@ -38,7 +38,7 @@ use std::time::Duration;
 /// A task's first function; it never returns.
 pub type Entry = extern "C" fn(usize) -> !;
 
-/// The stack of the go-between, which runs a few instructions.
+/// The stack of the go-between, which runs a few instructions. It is a signal handler's afterwards (`end_watch`).
 const BETWEEN: usize = TASKS;
 
 /// The function that a task is to run.
@@ -94,11 +94,6 @@ pub fn give_stack_back() {
         return;
     };
     let end = ((&raw const here) as usize - MARGIN) & !(memory::PAGE - 1);
-    drop_stack(number, end);
-}
-
-/// Drops the content of a stack below `end`.
-fn drop_stack(number: usize, end: usize) {
     let start = top(number) - STACK;
     if start < end {
         // SAFETY: nobody has anything there: it is below every frame.
@@ -138,7 +133,6 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
                 let flags = BESIDE | libc::CLONE_VFORK as c_long;
                 let between = clone(flags, top(BETWEEN), 0, 0, go_between, 0)?;
                 reap(between);
-                drop_stack(BETWEEN, top(BETWEEN));
                 answered(LAUNCH.answer.load(SeqCst) as c_long)
             }
         }
@@ -314,6 +308,11 @@ fn give_order(number: usize, entry: Entry, argument: usize) {
 
 fn top(number: usize) -> usize {
     REGISTRY.stack_area().expect("there are areas") + (number + 1) * STACK
+}
+
+/// On the helper's first task: the end of a stack of [`STACK`] bytes that nobody uses as long as the helper lives.
+pub fn spare_stack_end() -> usize {
+    top(BETWEEN)
 }
 
 /// The number of a task that is about to start, whose control block is zero. There are areas.

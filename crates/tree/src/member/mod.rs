@@ -216,7 +216,8 @@ impl Member {
     /// From a helper that ends while its program may live on: the program needs it no more. Without this
     /// the supervisor ends the program, whose memory nobody serves any more.
     pub fn announce_exit(&self, why: HelperExit) {
-        self.connection.send(&protocol::helper_exit(why));
+        self.connection
+            .send_for_certain(&protocol::helper_exit(why));
     }
 
     /// Our slot.
@@ -438,7 +439,8 @@ impl Member {
     /// the supervisor is gone or cannot keep up.
     pub fn message(&self, text: &str) {
         let mut packet = [0; protocol::MAX_PACKET];
-        self.connection.send(protocol::message(text, &mut packet));
+        self.connection
+            .send_for_certain(protocol::message(text, &mut packet));
     }
 
     /// Before a fork, in a process of `pages` that does not page: whether the budget holds all that

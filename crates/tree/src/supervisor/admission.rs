@@ -445,7 +445,7 @@ mod tests {
             limits: crate::Limits::default(),
             devices: Vec::new(),
             config: crate::Config::default(),
-            notices: Some(Box::new(|_| ())),
+            notices: Some(Box::new(|_| None)),
             open: None,
             guard: None,
         })

@@ -6,10 +6,11 @@
 use ebb_sys::clock;
 use ebb_sys::proc::{self, Process};
 
-/// Processes that descend from this one and were there before its tree.
+/// Processes that descend from this one and are not of its tree: those that were there before it, and those that it
+/// starts for itself.
 #[derive(Default)]
 pub(super) struct Strangers {
-    /// Children that this process had, with the times when they were started.
+    /// Children of this process, with the times when they were started.
     children: Vec<(u32, u64)>,
     /// The time when they were looked for: `clock::ticks`.
     noted: u64,
@@ -24,6 +25,13 @@ impl Strangers {
             children.extend(Process::open(pid).map(|child| (pid, child.start_time())));
         });
         Self { children, noted }
+    }
+
+    /// A child that this process has started for itself is one, too.
+    pub fn add(&mut self, pid: u32) {
+        // One that has ended already descends from nobody.
+        let started = Process::open(pid).map(|child| (pid, child.start_time()));
+        self.children.extend(started);
     }
 
     /// Whether a child of this process is one. Orphans of strangers become our children, too: one that is older than

@@ -14,7 +14,7 @@
 use super::Supervisor;
 use super::pending_children::PendingChild;
 use crate::table::{SlotNumber, StateWord};
-use ebb_sys::proc;
+use ebb_sys::proc::{self, Process};
 use rustix::event::epoll;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -51,7 +51,19 @@ impl Supervisor {
 
     /// The member is none any more, and its process may live on: it is measured like any other from now on.
     pub(super) fn member_left(&mut self, slot: SlotNumber) {
+        let left = self.members[slot.index()].as_ref();
+        let lives = left.and_then(|member| {
+            let process = Process::open(member.process.pid()).ok()?;
+            let is_same = process.start_time() == member.process.start_time();
+            (is_same && !process.has_ended()).then_some(process)
+        });
         self.reap(slot);
+        // Known without a walk: this process may not be its ancestor any more.
+        if let Some(process) = lives
+            && !self.by_pid.contains_key(&process.pid())
+        {
+            self.begin_to_measure(process, false);
+        }
         self.measurements.walk_soon();
         self.due = Instant::now();
     }

@@ -8,7 +8,7 @@
 //! [`SLOWEST`].
 
 use super::Supervisor;
-use super::descendants::{Strangers, descendants};
+use super::descendants::Strangers;
 use super::pace::{FASTEST, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
 use super::sharing::Sharing;
@@ -266,11 +266,7 @@ impl Supervisor {
     /// it cannot be measured any more; none leaves the tree otherwise.
     fn walk(&mut self) {
         let cpu = cpu_time();
-        let found = descendants(
-            self.measurements.unmanaged.keys().copied(),
-            self.guard.pid(),
-            &self.measurements.strangers,
-        );
+        let found = self.descendants(std::iter::empty());
         let charging: Vec<u32> = self
             .table
             .taken()
@@ -297,18 +293,24 @@ impl Supervisor {
                 && let image = process.stat().map_or(Image::default(), |s| s.image)
                 && !nameless.contains(&image)
             {
-                self.own_limits.begin(&process);
-                let unjoined = UnmanagedProcess {
-                    process,
-                    pages: 0,
-                    copied: image.is_some() && images.contains(&image),
-                    shown: false,
-                };
-                self.measurements.unmanaged.insert(pid, unjoined);
+                self.begin_to_measure(process, image.is_some() && images.contains(&image));
             }
         }
         self.measurements.walk_cost = cpu_time().saturating_sub(cpu);
         self.measurements.next_walk = Some(Instant::now() + self.measurements.walk_interval());
+    }
+
+    /// A process that lives has not joined, or is no member any more. `copied`: as it is noted.
+    pub(super) fn begin_to_measure(&mut self, process: Process, copied: bool) {
+        self.own_limits.begin(&process);
+        let unjoined = UnmanagedProcess {
+            process,
+            pages: 0,
+            copied,
+            shown: false,
+        };
+        let pid = unjoined.process.pid();
+        self.measurements.unmanaged.insert(pid, unjoined);
     }
 
     /// Measures every process that does not charge for itself, and writes the limit.

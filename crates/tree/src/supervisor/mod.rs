@@ -70,8 +70,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-/// Where the supervisor's lines for a person go.
-pub type Notices = Box<dyn FnMut(&str) + Send>;
+/// Where the supervisor's lines for a person go. The answer is the process that was started for a line, if one was: a
+/// child of this one that is not of the tree.
+pub type Notices = Box<dyn FnMut(&str) -> Option<u32> + Send>;
 
 /// The configuration of a new tree.
 pub struct Setup {
@@ -333,7 +334,10 @@ impl Supervisor {
             warned_unkept: false,
             warned_other_user: false,
             notices: setup.notices.unwrap_or_else(|| {
-                Box::new(|line| drop(writeln!(std::io::stderr(), "ebb: {line}")))
+                Box::new(|line| {
+                    let _ = writeln!(std::io::stderr(), "ebb: {line}");
+                    None
+                })
             }),
         };
         for device in setup.devices {
@@ -448,13 +452,19 @@ impl Supervisor {
     /// Every process of the tree at this moment, those that serve others among them. A member that has ended is none,
     /// though its helper is at work yet: its number may be a stranger's.
     pub fn processes(&self) -> Vec<u32> {
+        self.descendants(self.helpers.keys().copied())
+    }
+
+    /// Every process of the tree that is known, or descends from one that is; those that serve others if they are
+    /// named.
+    fn descendants(&self, helpers: impl Iterator<Item = u32>) -> Vec<u32> {
         let lives = |slot: &SlotNumber| {
             let member = self.members[slot.index()].as_ref();
             member.is_some_and(|member| !proc::has_ended(&member.pidfd))
         };
         let members = self.by_pid.iter().filter(|(_, slot)| lives(slot));
-        let known = members.map(|(pid, _)| pid).chain(self.helpers.keys());
-        let known = known.copied().chain(self.measurements.unmanaged());
+        let known = members.map(|(pid, _)| *pid).chain(helpers);
+        let known = known.chain(self.measurements.unmanaged());
         descendants::descendants(known, self.guard.pid(), &self.measurements.strangers)
     }
 
@@ -586,7 +596,9 @@ impl Supervisor {
     }
 
     fn notice(&mut self, line: &str) {
-        (self.notices)(line);
+        if let Some(started) = (self.notices)(line) {
+            self.measurements.strangers.add(started);
+        }
     }
 }
 

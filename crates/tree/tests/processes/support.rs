@@ -136,7 +136,8 @@ impl Tree {
             open: Some(Box::new(open)),
             guard: None,
             notices: Some(Box::new(move |line| {
-                sink.lock().unwrap().push(line.to_owned())
+                sink.lock().unwrap().push(line.to_owned());
+                None
             })),
         })
         .unwrap();
