@@ -263,13 +263,14 @@ unsafe impl GlobalAlloc for InternalHeap {
 fn patiently(ask: impl Fn() -> *mut u8) -> *mut u8 {
     let block = ask();
     if block.is_null() && may_come() {
-        return ask_again(ask);
+        return ask_again(&ask);
     }
     block
 }
 
 #[cold]
-fn ask_again(ask: impl Fn() -> *mut u8) -> *mut u8 {
+#[inline(never)]
+fn ask_again(ask: &dyn Fn() -> *mut u8) -> *mut u8 {
     let begin = clock::monotonic_ns();
     let waited = || Duration::from_nanos(clock::monotonic_ns() - begin);
     loop {
@@ -283,6 +284,7 @@ fn ask_again(ask: impl Fn() -> *mut u8) -> *mut u8 {
 
 /// Whether memory that the caller did not get may come yet. A program's limit of addresses (`ulimit -v`) stays.
 #[cold]
+#[inline(never)]
 fn may_come() -> bool {
     // SAFETY: zeros are a limit, which the call fills.
     let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
@@ -576,6 +578,19 @@ mod tests {
 
     fn layout(size: usize, align: usize) -> Layout {
         Layout::from_size_align(size, align).unwrap()
+    }
+
+    /// The system refuses some times, and gives at last.
+    #[test]
+    fn memory_that_is_refused_for_a_while_is_waited_for() {
+        let asked = std::cell::Cell::new(0);
+        let mut given = 0u8;
+        let at = &raw mut given;
+        let block = patiently(|| match asked.replace(asked.get() + 1) {
+            0..5 => ptr::null_mut(),
+            _ => at,
+        });
+        assert_eq!((block, asked.get()), (at, 6));
     }
 
     /// Grows and shrinks a block through every pair of the paths and compares its bytes.
