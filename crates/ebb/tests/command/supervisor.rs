@@ -107,6 +107,71 @@ fn what_is_left_behind_may_be_ended_for_memory() {
     assert_eq!(fs::read_to_string(file).unwrap(), "told\n");
 }
 
+/// What is left behind executes another program, which then fills memory, and is one of the tree yet: it finishes in a
+/// budget that does not hold what it has.
+#[test]
+fn what_is_left_behind_may_become_another_program() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("resident");
+    let fills = format!(
+        "import os, resource, time\ntime.sleep(1)\nkept = [os.urandom(4096) for _ in range(96 * 256)]\n\
+         pages = int(open('/proc/self/statm').read().split()[1])\n\
+         open({file:?} + '.new', 'w').write(str(pages))\nos.rename({file:?} + '.new', {file:?})"
+    );
+    let begins = "import os, sys, time\nkept = b'x' * (8 << 20)\ntime.sleep(0.5)\n\
+                  os.execvp('python3', ['python3', '-c', sys.argv[1]])";
+    let script = "python3 -c \"$0\" \"$1\" > /dev/null 2>&1 < /dev/null &";
+    let mut run = Command::new(ebb());
+    run.args([
+        "run", "--memory", "48M", "--", "sh", "-c", script, begins, &fills,
+    ]);
+    assert!(run.status().unwrap().success());
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(start.elapsed() < Duration::from_secs(40), "it was lost");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let resident: u64 = fs::read_to_string(file).unwrap().parse().unwrap();
+    assert!(
+        resident << 12 < 64 << 20,
+        "{resident} pages are not managed"
+    );
+}
+
+/// A terminal without a program is at its end, whatever was left behind: whoever reads the other side sees that at
+/// once.
+#[test]
+fn a_terminal_is_not_kept_open_for_what_is_left_behind() {
+    if cannot_page() {
+        return;
+    }
+    // The number of what is left comes first, then nothing.
+    let reads = "import os, pty, select, sys, time
+pid, side = pty.fork()
+if not pid: os.execvp(sys.argv[1], sys.argv[1:])
+begin, text = time.time(), b''
+while select.select([side], [], [], 20)[0]:
+    try: got = os.read(side, 4096)
+    except OSError: got = b''
+    if not got: break
+    text += got
+print(text.decode().split()[0], time.time() - begin < 20, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
+    let script = "setsid sleep 60 < /dev/null > /dev/null 2>&1 & echo $!";
+    let mut run = Command::new("timeout");
+    run.args(["-k", "2", "60", "python3", "-c", reads])
+        .arg(ebb());
+    run.args(["run", "--memory", "64M", "--", "sh", "-c", script]);
+    let run = run.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(run.stdout).unwrap();
+    let (left, rest) = said.trim_end().split_once(' ').unwrap();
+    let ended = Command::new("kill").args(["-9", left]).status();
+    assert!(ended.unwrap().success(), "{said}");
+    assert_eq!(rest, "True 0");
+}
+
 /// Runs what it is told, pages until the guard is there, and leaves a process that has none of its standard streams.
 /// That one's number goes to descriptor 9, which that one does not have either.
 const LEAVES: &str = "import os, signal, subprocess, sys, time
