@@ -15,6 +15,8 @@
 //!   goes through the rows one after the other, and the bit may hop from a row not yet seen to one already
 //!   seen. Each inheritance therefore adds to `inherited` after its bits are set and before the parent can
 //!   clear its own. A look counts only if `inherited` did not change under it.
+//! - `adopt`: a reader becomes the owner of a cluster that has none, as its owner was reaped: the swap first, **then** the
+//!   look for other readers, as in `acquire`, and its own bit goes last. So the cluster is owned or read at every instant.
 //! - The supervisor reaps a dead process once the kernel says that every thread of it is gone; until then a
 //!   write to the device may be in flight. Its clusters become free, and its row of reader bits is cleared.
 //!   Rows of its children are their own.
@@ -257,6 +259,33 @@ impl<'a> Leases<'a> {
         if self.row(me)[c / 64].fetch_and(!bit, SeqCst) & bit != 0 {
             self.may_be_free(c);
         }
+    }
+
+    /// `me`, which reads the cluster, comes to own it, if nobody owns it and no other process reads it. False, and nothing
+    /// done, if not. Nothing of `me` forks meanwhile.
+    pub fn adopt(&self, me: usize, c: usize) -> bool {
+        let Some(owner) = self.owner.get(c) else {
+            return false;
+        };
+        // Looks alone, which decide nothing, save the swap.
+        if owner.load(Relaxed) != 0 || !self.reads(me, c) || self.look_for_reader(c, me) {
+            return false;
+        }
+        if owner
+            .compare_exchange(0, me as u32 + 1, SeqCst, Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        fence(SeqCst);
+        if self.is_closed() || self.has_readers(c, me) {
+            owner.store(0, SeqCst);
+            self.header.returned.fetch_add(1, SeqCst);
+            return false;
+        }
+        self.take_free(1);
+        self.row(me)[c / 64].fetch_and(!(1 << (c % 64)), SeqCst);
+        true
     }
 
     /// Before `me` forks: `child` will read all that `me` owns or reads. Nothing of `me`

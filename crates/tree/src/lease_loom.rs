@@ -180,6 +180,37 @@ fn loom_a_look_follows_a_hop() {
     });
 }
 
+/// The owner was reaped. Of two that read its cluster one stops, and the other adopts it, while a third process looks
+/// for one: nobody owns it beside a reader, and it is nobody's at no instant.
+#[test]
+fn loom_a_reader_adopts_what_nobody_else_reads() {
+    loom::model(|| {
+        let device = Device::new(1);
+        assert_eq!(device.leases().acquire(3, &fresh()), Some(0));
+        device.leases().inherit(3, 2);
+        device.leases().inherit(3, 1);
+        assert_eq!(device.leases().reap(3), 1);
+        let sibling = {
+            let device = device.clone();
+            thread::spawn(move || device.leases().stop_reading(1, 0))
+        };
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || device.leases().acquire(0, &fresh()))
+        };
+        let adopted = device.leases().adopt(2, 0);
+        if adopted {
+            assert!(!device.leases().has_readers(0, 2), "owned beside a reader");
+        }
+        assert_eq!(other.join().unwrap(), None, "slot 2 has it");
+        sibling.join().unwrap();
+        assert!(adopted || device.leases().adopt(2, 0));
+        assert!(!device.leases().reads(2, 0));
+        assert!(device.leases().release(2, 0));
+        assert_eq!(device.leases().acquire(0, &fresh()), Some(0));
+    });
+}
+
 /// The owner dies and is reaped while another process scans and a child of the dead one
 /// still reads: handed out only after the child stopped.
 #[test]

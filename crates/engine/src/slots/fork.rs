@@ -1,8 +1,11 @@
 //! Fork and the allocator. Both halves run while no other thread of their process is in the allocator,
 //! after the lender has made the child a reader of every cluster that the parent held or read.
+//!
+//! What is only read comes back into use: to the parent once nobody reads it (`thaw`), and to the child once the parent
+//! has ended and it is the only reader (`adopt`).
 
 use super::Devices;
-use super::cluster::{ClusterState, FROZEN};
+use super::cluster::{ClusterState, FROZEN, INHERITED};
 use super::device::{Device, Requeue};
 use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -73,6 +76,27 @@ impl Devices {
 }
 
 impl Device {
+    /// Makes clusters ours of which this process reads slots, and that nobody has or reads beside it; looks at no more
+    /// than `looks`. Says how many.
+    pub(super) fn adopt(&self, looks: usize) -> usize {
+        let Some(lender) = self.lender.as_ref().filter(|_| self.accepting()) else {
+            return 0;
+        };
+        let mut adopted = 0;
+        for _ in 0..(self.len(INHERITED) as usize).min(looks) {
+            let Some(c) = self.next_of(INHERITED) else {
+                break;
+            };
+            let Some(cell) = self.cell(c) else { break };
+            let mut cluster = lock(&cell.cluster);
+            if cluster.state == ClusterState::Inherited && lender.adopt(c) {
+                self.settle(c, &mut cluster, Requeue::AfterFree);
+                adopted += 1;
+            }
+        }
+        adopted
+    }
+
     /// Thaws frozen clusters without readers, looking at no more than `looks`; says how many.
     pub(super) fn thaw(&self, looks: usize) -> usize {
         let Some(lender) = &self.lender else {

@@ -17,7 +17,7 @@ impl Devices {
     }
 
     /// One step of background work. It empties return caches, but for a stock where it is in use, then
-    /// does up to `max` discards, thawed or released clusters. On a nearly full device it reclaims
+    /// does up to `max` discards, thawed, adopted or released clusters. On a nearly full device it reclaims
     /// cached slots; then it compacts and packs. Says how much was done; 0 means that nothing is left.
     ///
     /// Steps until then are one visit. Return caches are looked at once in each, and when one fills:
@@ -33,14 +33,15 @@ impl Devices {
         let devices = self.devices();
         if devices.iter().any(|device| device.is_wanted()) {
             done += self.flush_all_returns(cpu);
-            self.let_cursors_go(|cluster| cluster.count == 0);
+            // Those with used slots, too: where nothing is stored any more, compaction empties them.
+            self.let_cursors_go(|_| true);
         }
         for device in devices {
             // Asked once: the first that goes back is an answer, and there may be more to give.
             let reserve = if device.is_wanted() { 0 } else { RESERVE };
-            let thawed = device.thaw(max);
-            self.in_flight.freed((thawed * CLUSTER_SLOTS) as u32);
-            done += thawed;
+            let come = device.thaw(max) + device.adopt(max);
+            self.in_flight.freed((come * CLUSTER_SLOTS) as u32);
+            done += come;
             let mut left = max;
             while left > 0 && (device.discard_one(Patience::Skip) || device.release_one(reserve)) {
                 left -= 1;

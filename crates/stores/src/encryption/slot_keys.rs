@@ -230,6 +230,11 @@ impl Lender for KeyedLender {
         self.lender.stop_reading(cluster);
     }
 
+    // What it reads there stays: the keys do, too.
+    fn adopt(&self, cluster: ClusterIndex) -> bool {
+        self.lender.adopt(cluster)
+    }
+
     fn free_clusters(&self) -> u64 {
         self.lender.free_clusters()
     }

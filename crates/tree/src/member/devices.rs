@@ -342,6 +342,10 @@ impl Lender for DeviceLender {
         self.leases.stop_reading(self.me(), cluster.index());
     }
 
+    fn adopt(&self, cluster: ClusterIndex) -> bool {
+        self.leases.adopt(self.me(), cluster.index())
+    }
+
     fn free_clusters(&self) -> u64 {
         self.leases.free()
     }

@@ -150,6 +150,90 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
 }
 
 /// More than half of a device in use at a fork leaves the rest of it, to parent and child.
+/// A parent ends, and its child, which has a page in each of its clusters, finds room there. What it reads stays.
+#[test]
+fn a_child_goes_on_in_the_clusters_of_a_parent_that_ended() {
+    let (devices, lender) = lent(4);
+    let mut out = ExtentList::new();
+    for i in 0..4 * 512 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    devices.fork_child();
+    for slot in (0..4 * 512).filter(|slot| slot % 512 >= 100) {
+        devices.give(A, run(slot, 1)).unwrap();
+    }
+    while devices.work(A, 8) > 0 {}
+    out.clear();
+    let full = devices.allocate(A, 1, EntryId(9000), &mut out);
+    assert_eq!(full, Err(AllocError::Full), "the parent lives");
+    lender.left.lock().unwrap().extend([0, 1, 3]);
+    while devices.work(A, 8) > 0 {}
+    devices.check();
+    for i in 0..3 * 412 {
+        devices
+            .allocate(A, 1, EntryId(10_000 + i), &mut out)
+            .unwrap();
+    }
+    let full = devices.allocate(A, 1, EntryId(9000), &mut out);
+    assert_eq!(full, Err(AllocError::Full), "one is the parent's yet");
+    for slot in (0..4 * 512).filter(|slot| slot % 512 < 100) {
+        let owner = devices.owner(DeviceId(0), SlotIndex(slot));
+        assert_eq!(owner, Some(EntryId(slot)));
+    }
+    devices.check();
+    // Emptied, they go back to the lender as any other.
+    for extent in out.iter() {
+        devices.give(A, *extent).unwrap();
+    }
+    let adopted = (0..2 * 512).chain(3 * 512..4 * 512);
+    for slot in adopted.filter(|slot| slot % 512 < 100) {
+        devices.give(A, run(slot, 1)).unwrap();
+    }
+    lender.wanted.store(true, Relaxed);
+    while devices.work(A, 8) > 0 {}
+    devices.check();
+    let free: BTreeSet<u32> = lender.free.lock().unwrap().iter().copied().collect();
+    assert_eq!(free, [0, 1, 3].into());
+    assert!(
+        lender.stopped.lock().unwrap().is_empty(),
+        "it reads none of them"
+    );
+}
+
+/// A mover of entries that stay where they are.
+struct Moves;
+
+impl Mover for Moves {
+    fn relocate(&self, _: Cpu, _: EntryId, _: Extent, _: Option<Extent>) -> Moved {
+        Moved::Yes
+    }
+}
+
+/// A process that stores nothing any more has some slots in a cluster for each processor and order, in hand. Another
+/// process looks for a cluster in vain: they are emptied into one.
+#[test]
+fn clusters_in_hand_are_given_to_who_has_none() {
+    let (devices, lender) = lent(4);
+    devices.set_mover(Arc::new(Moves));
+    let mut out = ExtentList::new();
+    for (i, (cpu, pages)) in [(A, 1), (A, 4), (B, 1), (B, 16)].into_iter().enumerate() {
+        let owner = EntryId(512 * i as u32);
+        devices.allocate(cpu, pages, owner, &mut out).unwrap();
+    }
+    assert_eq!(lender.free_clusters(), 0);
+    while devices.work(A, 4) > 0 {}
+    assert_eq!(lender.free_clusters(), 0, "nobody wants one");
+    for step in 0..20 {
+        lender.wanted.store(true, Relaxed);
+        devices.work(A, 4);
+        devices.check();
+        if lender.free_clusters() == 3 {
+            return println!("after {step} steps");
+        }
+    }
+    panic!("{} clusters came back", lender.free_clusters());
+}
+
 #[test]
 fn what_a_fork_froze_takes_none_of_the_room_that_is_left() {
     for child in [false, true] {

@@ -164,6 +164,8 @@ struct Lent {
     free: std::sync::Mutex<Vec<u32>>,
     read: std::sync::Mutex<BTreeSet<u32>>,
     stopped: std::sync::Mutex<Vec<u32>>,
+    /// Clusters whose owner has ended, and which this process alone reads.
+    left: std::sync::Mutex<BTreeSet<u32>>,
     wanted: std::sync::atomic::AtomicBool,
 }
 
@@ -189,6 +191,9 @@ impl Lender for Lent {
     }
     fn stop_reading(&self, cluster: ClusterIndex) {
         self.stopped.lock().unwrap().push(cluster.0);
+    }
+    fn adopt(&self, cluster: ClusterIndex) -> bool {
+        self.left.lock().unwrap().remove(&cluster.0)
     }
     fn free_clusters(&self) -> u64 {
         self.free.lock().unwrap().len() as u64
