@@ -631,6 +631,51 @@ os._exit(7)
     assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
 }
 
+/// A child rewrites at random what it has of a parent that ended, on a device that holds little more than that: it uses
+/// the clusters of its parent.
+#[test]
+fn a_child_uses_the_room_of_a_parent_that_ended() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = dir.path().join("said");
+    let script = format!(
+        "import os, random, time
+PAGE, PAGES = 4096, 80 << 8
+data, junk, draw = bytearray(PAGES * PAGE), os.urandom(1 << 20), random.Random(1).randrange
+def head(page, stamp): return page.to_bytes(8, 'little') + stamp.to_bytes(8, 'little')
+def fill(page, stamp):
+    at, begin = draw(len(junk) - PAGE), page * PAGE
+    data[begin:begin + PAGE] = head(page, stamp) + junk[at:at + PAGE - 16]
+for page in range(PAGES): fill(page, 0)
+parent = os.getpid()
+if os.fork(): os._exit(0)
+while os.getppid() == parent: time.sleep(0.01)
+time.sleep(1)
+stamps = [0] * PAGES
+for stamp in range(2 * PAGES):
+    page = draw(PAGES)
+    stamps[page] = stamp
+    fill(page, stamp)
+good = all(data[at:at + 16] == head(at // PAGE, stamps[at // PAGE]) for at in range(0, len(data), PAGE))
+with open({file:?} + '.new', 'w') as f: f.write(str(good))
+os.rename({file:?} + '.new', {file:?})"
+    );
+    let spec = format!("{}:100M", dir.path().display());
+    let managed = Under::budget(48 * MIB)
+        .options(&["--pool", "none", "--swap", &spec])
+        .run(&python(&script));
+    assert_eq!(managed.run.ending(), "finished", "{}", managed.run.stderr);
+    let start = Instant::now();
+    while !file.exists() {
+        let waited = start.elapsed().as_secs();
+        assert!(waited < 60, "the child was ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "True");
+}
+
 #[test]
 fn children_killed_at_any_moment() {
     if cannot_page() {
