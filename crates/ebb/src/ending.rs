@@ -168,17 +168,30 @@ impl Ending {
     }
 
     fn due_in(&self) -> Option<Duration> {
+        let due = self.due()?;
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    fn due(&self) -> Option<Instant> {
         let patience = match self.warned {
             None if !self.looked_again => SOON,
             None => PATIENCE,
-            Some(Why::Fault(..)) => 2 * PATIENCE,
+            Some(Why::Fault(..)) => PATIENCE,
             Some(_) => return None,
         };
-        Some((self.since + patience).saturating_duration_since(Instant::now()))
+        Some(self.since + patience)
     }
 
     fn look(&mut self, supervisor: &Supervisor) {
-        if self.due_in() != Some(Duration::ZERO) {
+        let late = self
+            .due()
+            .and_then(|due| Instant::now().checked_duration_since(due));
+        let Some(late) = late else {
+            return;
+        };
+        // This process did not run either, as when all are frozen: nothing can have been expected of the program.
+        if late > PATIENCE {
+            self.since = Instant::now();
             return;
         }
         if !self.looked_again {
@@ -193,6 +206,7 @@ impl Ending {
         let (pid, signal) = (self.id(), name_of(self.signal));
         let name = proc::name(pid);
         let before = self.warned.replace(why);
+        self.since = Instant::now();
         if before.is_some() {
             // Another reason means that the program has moved on.
             if before == Some(why) {

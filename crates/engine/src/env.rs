@@ -161,9 +161,7 @@ pub trait Lender: Send + Sync {
     fn stop_reading(&self, cluster: ClusterIndex);
     /// Has this process own `cluster`, of which it reads slots, if its owner has ended and nobody else reads it. False,
     /// and nothing changed, if not.
-    fn adopt(&self, _cluster: ClusterIndex) -> bool {
-        false
-    }
+    fn adopt(&self, cluster: ClusterIndex) -> bool;
     /// Clusters nobody holds, a hint: some may have readers, and cannot be taken.
     fn free_clusters(&self) -> u64;
     /// Whether a process looked for a free cluster in vain, and none has come back since: empty ones

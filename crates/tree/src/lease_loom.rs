@@ -211,6 +211,38 @@ fn loom_a_reader_adopts_what_nobody_else_reads() {
     });
 }
 
+/// A reader adopts a cluster while the device is closed: once it is seen idle, nobody owns it ever after.
+#[test]
+fn loom_nothing_is_adopted_on_a_device_that_is_closed_and_idle() {
+    loom::model(|| {
+        let device = Device::new(1);
+        assert_eq!(device.leases().acquire(3, &fresh()), Some(0));
+        device.leases().inherit(3, 2);
+        device.leases().reap(3);
+        let child = {
+            let device = device.clone();
+            thread::spawn(move || {
+                let adopted = device.leases().adopt(2, 0);
+                match adopted {
+                    true => assert!(device.leases().release(2, 0)),
+                    false => device.leases().stop_reading(2, 0),
+                }
+            })
+        };
+        device.leases().close();
+        if device.leases().is_idle() {
+            assert_eq!(
+                device.owner[0].load(SeqCst),
+                0,
+                "owned after it was seen idle"
+            );
+            assert!(!device.leases().adopt(2, 0));
+        }
+        child.join().unwrap();
+        assert!(device.leases().is_idle());
+    });
+}
+
 /// The owner dies and is reaped while another process scans and a child of the dead one
 /// still reads: handed out only after the child stopped.
 #[test]

@@ -9,7 +9,7 @@ use super::extent::{Extent, extent};
 use super::per_cpu::{CpuState, Current, PerCpu};
 use super::request::Request;
 use crate::locks::lock;
-use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId};
 use std::sync::Arc;
 
 /// Used slots up to which a cluster that a processor has opened itself is worth going on with: a
@@ -224,6 +224,25 @@ impl Devices {
         }
     }
 
+    /// Puts current clusters of processors back on the lists of devices that are wanted, if nothing was allocated in them
+    /// since this was last called: compaction may empty them then.
+    pub(super) fn let_resting_go(&self) {
+        for per_cpu in &self.cpus {
+            let mut state = lock(&per_cpu.state);
+            let state = &mut *state;
+            let is_wanted = |id: DeviceId| {
+                let device = state.devices[id.index()].as_ref();
+                device.is_some_and(|device| device.is_wanted())
+            };
+            for in_hand in state.current.iter_mut().chain(&mut state.opened) {
+                let rests = |held: &mut Current| is_wanted(held.device) && held.rests_long();
+                if in_hand.as_mut().is_some_and(rests) {
+                    self.put_back(&state.devices, in_hand.take(), Requeue::AfterFree);
+                }
+            }
+        }
+    }
+
     /// Puts a cluster that was a processor's current one back into its cell, and on a list.
     #[cold]
     pub(super) fn put_back(
@@ -297,6 +316,7 @@ impl Device {
             index: spot.cluster,
             next: spot.next,
             seen: None,
+            visited: None,
             cluster: std::mem::replace(cell, Cluster::away(cpu)),
         }
     }

@@ -35,7 +35,7 @@ impl Devices {
     }
 
     /// In the child: nothing is ours any more. Clusters with used slots become the parent's,
-    /// read and free only, until the last slot is freed; the others are forgotten. A device
+    /// read and free only, until the last slot is freed or they are adopted; the others are forgotten. A device
     /// without a lender accepts no allocation any more: its slots go on being the parent's,
     /// who may reuse them at any time.
     pub fn fork_child(&self) {

@@ -117,6 +117,9 @@ impl Lender for Lent {
         false
     }
     fn stop_reading(&self, _: ClusterIndex) {}
+    fn adopt(&self, _: ClusterIndex) -> bool {
+        false
+    }
     fn free_clusters(&self) -> u64 {
         lock_plain(&self.0).len() as u64
     }

@@ -32,6 +32,8 @@ pub(super) struct Current {
     pub next: u16,
     /// The same when the worker last asked whether it is in use ([`Current::rests`]).
     pub seen: Option<u16>,
+    /// The same at the last visit of the worker while another process looked for a cluster ([`Current::rests_long`]).
+    pub visited: Option<u16>,
     pub cluster: Cluster,
 }
 
@@ -39,6 +41,11 @@ impl Current {
     /// Whether nothing was allocated in it since this was last asked.
     pub fn rests(&mut self) -> bool {
         self.seen.replace(self.next) == Some(self.next)
+    }
+
+    /// The same, from one such visit to the next.
+    pub fn rests_long(&mut self) -> bool {
+        self.visited.replace(self.next) == Some(self.next)
     }
 
     pub fn is(&self, device: DeviceId, c: ClusterIndex) -> bool {

@@ -24,7 +24,8 @@ impl Devices {
     /// at once after the first look no processor has had time to use its stock.
     pub fn work(&self, cpu: Cpu, max: usize) -> usize {
         let asked = self.wanted.0.swap(false, Relaxed);
-        let mut done = if asked || self.rested.load(Relaxed) {
+        let visit = asked || self.rested.load(Relaxed);
+        let mut done = if visit {
             self.let_emptied_go();
             self.trim_all_returns(cpu)
         } else {
@@ -33,8 +34,10 @@ impl Devices {
         let devices = self.devices();
         if devices.iter().any(|device| device.is_wanted()) {
             done += self.flush_all_returns(cpu);
-            // Those with used slots, too: where nothing is stored any more, compaction empties them.
-            self.let_cursors_go(|_| true);
+            self.let_cursors_go(|cluster| cluster.count == 0);
+            if visit {
+                self.let_resting_go();
+            }
         }
         for device in devices {
             // Asked once: the first that goes back is an answer, and there may be more to give.

@@ -10,6 +10,7 @@ use crate::pager::Pager;
 use crate::process::context::Context;
 use crate::reclaim::recorder::Recorder;
 use crate::reclaim::staging::Staging;
+use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
 use ebb_tree::Member;
 use std::ffi::OsStr;
@@ -92,14 +93,21 @@ impl<K: Kernel> Pager<K> {
 
 impl<K: Kernel> Keeper<K> {
     /// The staging area; a forked child makes one of its own. The limit is what others leave, this process among them
-    /// until it charges for itself.
+    /// until it charges for itself. Where the system promises no more memory than it has (`vm.overcommit_memory=2`), or
+    /// the program has a limit of addresses, a smaller one will do.
     fn make_staging(&self) -> Result<Staging, String> {
-        let count = (self.member.budget() as usize / UNIT / 4).clamp(256, 32768);
+        const LEAST: usize = 256;
+        let mut count = (self.member.budget() as usize / UNIT / 4).clamp(LEAST, 32768);
+        let base = loop {
+            match self.kernel.reserve_alone(count * UNIT_BYTES) {
+                Ok(base) => break base,
+                Err(Errno(libc::ENOMEM)) if count > LEAST => count = LEAST.max(count / 2),
+                Err(error) => {
+                    return Err(format!("no addresses for the staging area: {error}"));
+                }
+            }
+        };
         let bytes = count * UNIT_BYTES;
-        let base = self
-            .kernel
-            .reserve_alone(bytes)
-            .map_err(|e| format!("no addresses for the staging area: {e}"))?;
         self.kernel
             .register(base, bytes)
             .map_err(|e| format!("cannot register the staging area: {e}"))?;

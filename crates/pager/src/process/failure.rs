@@ -38,7 +38,7 @@ impl<K: Kernel> Base<K> {
     pub fn kill(&self, member: Option<&Member>, why: &str) {
         if self.kernel.is_own_thread() {
             if let Some(member) = member {
-                member.message(why);
+                member.last_message(why);
             }
             return self.kernel.kill_program();
         }

@@ -167,6 +167,8 @@ pub struct Attempts {
     numbers: u64,
     /// Attempts known at which it is looked which of them are over.
     many: usize,
+    /// The time from which on it is looked, if there are some.
+    due: Time,
 }
 
 impl Attempts {
@@ -177,13 +179,16 @@ impl Attempts {
             work: 0,
             numbers: 0,
             many: MANY,
+            due: Time::ZERO,
         }
     }
 
     /// A thread waits for a page, which is missing or protected. Said again, it waits still.
     pub fn waits(&mut self, map: &mut PageMap, waiter: Waiter, missing: bool, now: Time) {
         let Waiter { thread, page } = waiter;
-        if self.threads.len() >= self.many {
+        // Each unit that leaves looks at all that are known: those of a burst of threads go again.
+        let known = self.threads.len();
+        if known >= self.many || known > MANY && now >= self.due {
             self.forget(now);
         }
         let attempt = self.threads.entry(thread).or_insert_with(|| Attempt {
@@ -320,6 +325,7 @@ impl Attempts {
         self.threads
             .retain(|_, attempt| attempt.waits.is_some() || now < attempt.last + FORGOTTEN);
         self.many = MANY.max(2 * self.threads.len());
+        self.due = now + FORGOTTEN;
     }
 }
 

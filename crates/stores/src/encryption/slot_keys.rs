@@ -7,7 +7,7 @@
 //! A slot is marked before it is written, by the thread that has it from the allocator, and read after its
 //! entry names it. So nobody relies on a mark that changes. A reader of a slot that has been given to
 //! another meanwhile finds any mark, and then a wrong checksum. A cluster's slot keys are forgotten when
-//! the process gives it back or comes to own it ([`KeyedLender`]).
+//! the process gives it back or gets it from the lender; those of a cluster that it adopts stay ([`KeyedLender`]).
 //!
 //! Not here: the keys themselves ([`crate::Keyring`]).
 
@@ -358,6 +358,9 @@ mod tests {
             false
         }
         fn stop_reading(&self, _: ClusterIndex) {}
+        fn adopt(&self, _: ClusterIndex) -> bool {
+            false
+        }
         fn free_clusters(&self) -> u64 {
             1
         }

@@ -16,8 +16,9 @@
 //! parent and child each release their copy. Its holder never waits for another thread and
 //! never touches managed memory, so a service thread may allocate.
 //!
-//! Where the system has no memory for it, the caller waits, without the lock: a memory cgroup may refuse for a while
-//! what the kernel needs for a mapping. Only then null is the answer, with which most of our callers end the process.
+//! Where the system has no memory for it, the caller waits, without the heap's lock: a memory cgroup may refuse for a
+//! while what the kernel needs for a mapping. It may hold locks of the engine or the pager, so all of the process may
+//! wait; without that it would end at once. Null is the answer after that, with which most of our callers end the process.
 //!
 //! Not here: the program's `malloc`, returning small memory at once, thread-locals.
 
@@ -27,7 +28,7 @@ use core::ptr;
 use std::time::Duration;
 
 use crate::kernel::clock;
-use crate::kernel::tasks::{is_ours, may_hold_lock_of_service};
+use crate::kernel::tasks::may_hold_lock_of_service;
 use crate::memory::futex_lock::FutexLock;
 use crate::memory::own::OWN;
 use crate::memory::{self, PAGE, page_up};
@@ -290,7 +291,7 @@ fn may_come() -> bool {
     let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
     // SAFETY: one structure of ours is written.
     let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
-    is_ours() || told != 0 || limit.rlim_cur == libc::RLIM_INFINITY
+    told != 0 || limit.rlim_cur == libc::RLIM_INFINITY
 }
 
 fn is_direct(size: usize) -> bool {

@@ -205,9 +205,20 @@ impl Process {
     }
 
     /// Whether it lives in the memory of process `other`, as a child of `vfork` does until it
-    /// calls exec. False also where kcmp(2) may not say.
+    /// calls exec. Where kcmp(2) may not say, as in most containers: whether both show the same memory, of the same
+    /// sizes. A child of fork does not: it begins without the pages of files that its parent has.
     pub fn lives_in(&self, other: u32) -> bool {
-        share_memory(self.pid, other) == Some(true)
+        let looks_so = || {
+            let look = |process: &Process| {
+                let stat = process.stat().ok()?;
+                Some((stat.image, stat.size, process.statm().ok()?))
+            };
+            Process::open(other).is_ok_and(|other| {
+                let [before, own, after] = [&other, self, &other].map(look);
+                own == before && own == after && own.is_some_and(|(image, ..)| image.is_some())
+            })
+        };
+        share_memory(self.pid, other).unwrap_or_else(looks_so)
     }
 
     /// Whether it has been killed, or ends otherwise: also before it has run again to notice.

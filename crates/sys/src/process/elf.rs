@@ -139,8 +139,8 @@ impl fmt::Debug for ProgramPath {
 /// How many interpreters of interpreters the kernel follows.
 pub const MAX_SCRIPTS: usize = 5;
 
-/// Bytes of the first read: it holds most headers of interest. The stack may be small.
-const HEAD: usize = 512;
+/// Bytes of the first read: a script's line, and the headers of interest of most programs. The stack may be small.
+const HEAD: usize = 320;
 
 /// The kind of `file`.
 ///
@@ -151,8 +151,7 @@ pub fn program_kind(file: impl AsFd) -> Result<ProgramKind, Errno> {
     let user = rustix::process::geteuid();
     let capabilities =
         || rustix::fs::fgetxattr(file, c"security.capability", &mut [0u8; 64][..]).is_ok();
-    let raises = raises_privileges(&rustix::fs::fstat(file)?) || !user.is_root() && capabilities();
-    if raises && !is_mounted_without(file) {
+    if raises_privileges(&rustix::fs::fstat(file)?) || !user.is_root() && capabilities() {
         return Ok(ProgramKind::Unmanaged(UnmanagedReason::Privileged));
     }
     let mut head = [0; HEAD];
@@ -173,14 +172,6 @@ pub fn program_kind(file: impl AsFd) -> Result<ProgramKind, Errno> {
         return Ok(ProgramKind::Managed);
     }
     Ok(elf(file, head).unwrap_or(ProgramKind::Damaged))
-}
-
-/// Whether a file gives no privileges where it is mounted.
-#[cold]
-#[inline(never)]
-fn is_mounted_without(file: BorrowedFd<'_>) -> bool {
-    let without = rustix::fs::StatVfsMountFlags::NOSUID;
-    rustix::fs::fstatvfs(file).is_ok_and(|mount| mount.f_flag.contains(without))
 }
 
 /// Whether no exec gives this process privileges, as in many containers and services.
@@ -243,11 +234,7 @@ fn elf(file: BorrowedFd<'_>, head: &[u8]) -> Option<ProgramKind> {
         }
     }
     Some(match loader {
-        None => match own_name(file).filter(|name| is_glibcs(*name)) {
-            None => ProgramKind::Unmanaged(UnmanagedReason::Static),
-            Some(name) if is_old(file) => ProgramKind::Unmanaged(UnmanagedReason::OldLibc(name)),
-            Some(_) => ProgramKind::Managed,
-        },
+        None => without_loader(file),
         Some(loader) if !is_glibcs(loader) => {
             ProgramKind::Unmanaged(UnmanagedReason::OtherLibc(loader))
         }
@@ -257,6 +244,16 @@ fn elf(file: BorrowedFd<'_>, head: &[u8]) -> Option<ProgramKind> {
         Some(_) if go => ProgramKind::Unmanaged(UnmanagedReason::Go),
         Some(_) => ProgramKind::Managed,
     })
+}
+
+/// The kind of a program that names no loader, as glibc's own loader is.
+#[inline(never)] // Its paths are on the stack for such programs alone.
+fn without_loader(file: BorrowedFd<'_>) -> ProgramKind {
+    match own_name(file).filter(|name| is_glibcs(*name)) {
+        None => ProgramKind::Unmanaged(UnmanagedReason::Static),
+        Some(name) if is_old(file) => ProgramKind::Unmanaged(UnmanagedReason::OldLibc(name)),
+        Some(_) => ProgramKind::Managed,
+    }
 }
 
 /// As much as there is of a part of the file, whose first bytes are at hand.

@@ -56,9 +56,10 @@ pub fn begin() {
             0,
             0,
         ];
-        if raw::call(libc::SYS_timer_create, args) != 0 || !has_stack() {
+        if raw::call(libc::SYS_timer_create, args) != 0 {
             return;
         }
+        take_stack();
         signal::set_action(SIGNAL, Some(&action));
         signal::open(SIGNAL);
         let often = libc::timespec {
@@ -74,11 +75,12 @@ pub fn begin() {
     }
 }
 
-/// Gives the handler its stack, if the kernel takes it: that of the go-between, which has ended.
-fn has_stack() -> bool {
+/// Gives the handler its stack: that of the go-between, which has no more to run than its end. Where the kernel takes no
+/// stack of this size, as for a program that uses tiles, the handler runs on the task's.
+fn take_stack() {
     let start = task::spare_stack_end() - STACK;
     for page in (start..start + STACK).step_by(PAGE) {
-        // SAFETY: memory of ours that nobody uses.
+        // SAFETY: memory of ours; of the lowest byte of a page the go-between has nothing.
         unsafe { (page as *mut u8).write_volatile(0) };
     }
     // SAFETY: all zeros is one.
@@ -87,7 +89,7 @@ fn has_stack() -> bool {
     stack.ss_size = STACK;
     let args = [(&raw const stack) as c_long, 0, 0, 0, 0, 0];
     // SAFETY: a structure of the kernel's layout, of memory that stays.
-    unsafe { raw::call(libc::SYS_sigaltstack, args) == 0 }
+    unsafe { raw::call(libc::SYS_sigaltstack, args) };
 }
 
 extern "C" fn look(_: c_int) {

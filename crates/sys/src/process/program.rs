@@ -127,19 +127,34 @@ pub fn is_gone() -> Option<Gone> {
 /// The word that is cleared when the first thread has let the memory go, and what it holds until then.
 /// None: nobody tells; it is to be looked every so often.
 pub fn word() -> Option<(&'static AtomicU32, u32)> {
+    match now_in_word()? {
+        (word, 0) => {
+            // The kernel wakes one: a thread that joins the first may be another.
+            futex::wake(word, i32::MAX, true);
+            None
+        }
+        holds => Some(holds),
+    }
+}
+
+/// The word, and what it holds now; none where it cannot be read.
+fn now_in_word() -> Option<(&'static AtomicU32, u32)> {
     let at = PROGRAM.word.load(SeqCst);
     let mut now = [0; 4];
     // In a child that a thread forked, or `clone` made, the word may be anywhere, and go.
     memory::look_at_own(at as usize, &mut now).ok()?;
     // SAFETY: a word that was just there, which is but a key to wait by.
     let word = unsafe { at.as_ref()? };
-    match u32::from_ne_bytes(now) {
-        0 => {
-            // The kernel wakes one: a thread that joins the first may be another.
-            futex::wake(word, i32::MAX, true);
-            None
-        }
-        now => Some((word, now)),
+    Some((word, u32::from_ne_bytes(now)))
+}
+
+/// Whether the first thread is known to have the memory yet. Where the word cannot be read, nothing is known.
+fn first_thread_is_here() -> bool {
+    let own = PROGRAM.word.load(SeqCst) == PROGRAM.own_word.as_ptr().cast();
+    match own {
+        // Memory of ours, which is always there.
+        true => PROGRAM.own_word.load(SeqCst) != 0,
+        false => now_in_word().is_some_and(|(_, now)| now != 0),
     }
 }
 
@@ -173,18 +188,16 @@ fn lives_here() -> bool {
     }
 }
 
-/// Whether two processes have different memory, by what `/proc` shows of them. The images tell; where they may not be
-/// read, or addresses are not drawn, the sizes do, which everybody may know. Those are read one after the other while
-/// threads of the program map and unmap: only a size that was the same before and after counts.
+/// Whether two processes have different memory, by what `/proc` shows of them. The images tell. Where they may not be
+/// read, or addresses are not drawn, the word of the first thread does, which the kernel clears at an exec; and once that
+/// is cleared, the sizes. Those are read one after the other while threads of the program map and unmap: only a size that
+/// was the same before and after counts.
 fn is_another(program: u32, own: u32) -> bool {
     let stats = [own, program, own].map(proc::stat_of);
     let [Some(before), Some(program), Some(after)] = stats else {
         return false;
     };
     let other_size = || before.size == after.size && ![0, before.size].contains(&program.size);
-    match before.image.is_some() && program.image.is_some() {
-        true if program.image != before.image => true,
-        true => word().is_none() && other_size(),
-        false => other_size(),
-    }
+    let shown = before.image.is_some() && program.image.is_some();
+    shown && program.image != before.image || !first_thread_is_here() && other_size()
 }

@@ -435,12 +435,19 @@ impl Member {
         slot.refaults.add(rank as u64, waited_ns);
     }
 
+    /// The line that the process ends with; with no lock held. As [`message`](Self::message), but not dropped where the
+    /// system has no memory for it.
+    pub fn last_message(&self, text: &str) {
+        let mut packet = [0; protocol::MAX_PACKET];
+        let packet = protocol::message(text, &mut packet);
+        self.connection.send_for_certain(packet);
+    }
+
     /// A line on the supervisor's standard error, prefixed with our name and pid. Dropped if
     /// the supervisor is gone or cannot keep up.
     pub fn message(&self, text: &str) {
         let mut packet = [0; protocol::MAX_PACKET];
-        self.connection
-            .send_for_certain(protocol::message(text, &mut packet));
+        self.connection.send(protocol::message(text, &mut packet));
     }
 
     /// Before a fork, in a process of `pages` that does not page: whether the budget holds all that

@@ -61,7 +61,7 @@ impl UnmanagedProcess {
 pub(super) struct Measurements {
     /// Processes of the tree that have not joined.
     unmanaged: HashMap<u32, UnmanagedProcess>,
-    /// Processes that were there before the tree.
+    /// Children of this process that are not of the tree.
     pub strangers: Strangers,
     /// Ourselves.
     own: Option<Process>,

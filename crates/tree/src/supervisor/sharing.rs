@@ -29,6 +29,8 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 const ROLLUP_SHARE: u32 = 50;
+/// So much sooner it is measured again in a hurry.
+const HURRY: u32 = 5;
 /// Processes smaller than this (1 MiB) are not worth a look.
 const SMALL_PAGES: i64 = 256;
 
@@ -36,6 +38,8 @@ const SMALL_PAGES: i64 = 256;
 #[derive(Default)]
 pub(super) struct Sharing {
     next_rollup: Option<Instant>,
+    /// The time of the last rollup.
+    rolled_up: Option<Instant>,
     /// Between rollups, by what the last one cost.
     pause: Duration,
     /// Cost of measuring in this tick, of both kinds: it has a limit of its own.
@@ -74,9 +78,10 @@ impl Sharing {
         (!self.unsure).then_some(self.decay)
     }
 
-    /// Sharing has changed.
+    /// Sharing has changed. It is measured soon, and not at once: all members may be large, and one may end every moment.
     pub fn measure_soon(&mut self) {
-        self.next_rollup = None;
+        let soon = self.rolled_up.map(|at| at + self.pause / HURRY);
+        self.next_rollup = soon.map(|soon| self.next_rollup.map_or(soon, |at| at.min(soon)));
         self.unsure = true;
     }
 }
@@ -210,7 +215,7 @@ impl Supervisor {
         // Faults that break no sharing are taken for some that do: when they have eaten much,
         // the truth is worth more.
         let hurry = if sharing.decay > (credit + decay) / 8 {
-            5
+            HURRY
         } else {
             1
         };
@@ -233,6 +238,7 @@ impl Supervisor {
         let cost = cpu_time().saturating_sub(cpu);
         sharing.cost += cost;
         sharing.pause = FASTEST.max(cost * ROLLUP_SHARE);
+        sharing.rolled_up = Some(start);
         sharing.next_rollup = Some(start + sharing.pause);
     }
 

@@ -44,7 +44,7 @@ pub(super) enum ClusterState {
     Discard,
     /// Readers in other processes: nothing is allocated, frees wait.
     Frozen,
-    /// Another process's: read and free only.
+    /// Another process's, or of one that has ended: read and free only, until it is adopted.
     Inherited,
     /// On no list, held by somebody.
     OffList(Owner),

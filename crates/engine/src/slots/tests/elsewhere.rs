@@ -193,6 +193,9 @@ impl Lender for Lying {
         false
     }
     fn stop_reading(&self, _: ClusterIndex) {}
+    fn adopt(&self, _: ClusterIndex) -> bool {
+        false
+    }
     fn free_clusters(&self) -> u64 {
         u64::MAX
     }
@@ -254,6 +257,9 @@ impl Lender for Retiring {
         false
     }
     fn stop_reading(&self, _: ClusterIndex) {}
+    fn adopt(&self, _: ClusterIndex) -> bool {
+        false
+    }
     fn free_clusters(&self) -> u64 {
         let devices = self.devices.get().unwrap().upgrade().unwrap();
         devices.retire(self.other);

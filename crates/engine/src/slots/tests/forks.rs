@@ -149,7 +149,6 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     assert_eq!(devices.usage()[0].used, 0);
 }
 
-/// More than half of a device in use at a fork leaves the rest of it, to parent and child.
 /// A parent ends, and its child, which has a page in each of its clusters, finds room there. What it reads stays.
 #[test]
 fn a_child_goes_on_in_the_clusters_of_a_parent_that_ended() {
@@ -234,6 +233,7 @@ fn clusters_in_hand_are_given_to_who_has_none() {
     panic!("{} clusters came back", lender.free_clusters());
 }
 
+/// More than half of a device in use at a fork leaves the rest of it, to parent and child.
 #[test]
 fn what_a_fork_froze_takes_none_of_the_room_that_is_left() {
     for child in [false, true] {
