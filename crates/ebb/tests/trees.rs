@@ -631,8 +631,8 @@ os._exit(7)
     assert!(digests.iter().all(|d| *d == digests[0]), "{digests:?}");
 }
 
-/// A child rewrites at random what it has of a parent that ended, on a device that holds little more than that: it uses
-/// the clusters of its parent.
+/// A child rewrites at random what it has of a parent that ended. The device holds little more than that, so the child
+/// uses the clusters of its parent.
 #[test]
 fn a_child_uses_the_room_of_a_parent_that_ended() {
     if cannot_page() {

@@ -15,8 +15,8 @@
 //!   goes through the rows one after the other, and the bit may hop from a row not yet seen to one already
 //!   seen. Each inheritance therefore adds to `inherited` after its bits are set and before the parent can
 //!   clear its own. A look counts only if `inherited` did not change under it.
-//! - `adopt`: a reader becomes the owner of a cluster that has none, as its owner was reaped: the swap first, **then** the
-//!   look for other readers, as in `acquire`, and its own bit goes last. So the cluster is owned or read at every instant.
+//! - `adopt`: a reader becomes the owner of a cluster whose owner was reaped. The swap comes first, **then** the look for
+//!   other readers, as in `acquire`, and its own bit goes last. So the cluster is owned or read at every instant.
 //! - The supervisor reaps a dead process once the kernel says that every thread of it is gone; until then a
 //!   write to the device may be in flight. Its clusters become free, and its row of reader bits is cleared.
 //!   Rows of its children are their own.

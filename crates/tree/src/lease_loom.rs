@@ -181,7 +181,7 @@ fn loom_a_look_follows_a_hop() {
 }
 
 /// The owner was reaped. Of two that read its cluster one stops, and the other adopts it, while a third process looks
-/// for one: nobody owns it beside a reader, and it is nobody's at no instant.
+/// for one. Nobody owns it beside a reader, and it is nobody's at no instant.
 #[test]
 fn loom_a_reader_adopts_what_nobody_else_reads() {
     loom::model(|| {

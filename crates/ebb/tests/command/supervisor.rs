@@ -107,8 +107,8 @@ fn what_is_left_behind_may_be_ended_for_memory() {
     assert_eq!(fs::read_to_string(file).unwrap(), "told\n");
 }
 
-/// What is left behind executes another program, which then fills memory, and is one of the tree yet: it finishes in a
-/// budget that does not hold what it has.
+/// A process that is left behind executes another program, and is of the tree yet: it finishes in a budget that does not
+/// hold its memory.
 #[test]
 fn what_is_left_behind_may_become_another_program() {
     if cannot_page() {

@@ -1,6 +1,6 @@
 /*
- * Four threads map and unmap memory all the time, while the first one reads at random what it
- * wrote: argument 1 in MiB, for so many seconds as argument 2 says.
+ * Four threads map and unmap memory all the time. The first one reads at random what it wrote.
+ * Arguments: MiB, and seconds.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -63,7 +63,7 @@ use std::sync::{Arc, OnceLock};
 
 /// The most that a pool can be allowed to hold. A pool of objects smaller than a sixteenth of a page may
 /// be stopped before, by the number of objects that handles can name: 2^28.
-pub const MAX_BYTES: u64 = 192 << 30;
+pub const MAX_BYTES: u64 = 128 << 30;
 
 /// The pool is at its limit, or every window is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

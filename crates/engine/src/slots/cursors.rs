@@ -224,8 +224,8 @@ impl Devices {
         }
     }
 
-    /// Puts current clusters of processors back on the lists of devices that are wanted, if nothing was allocated in them
-    /// since this was last called: compaction may empty them then.
+    /// On devices that are wanted, puts current clusters of processors back on their lists, if nothing was allocated in
+    /// them since this was last called. Compaction may empty them then.
     pub(super) fn let_resting_go(&self) {
         for per_cpu in &self.cpus {
             let mut state = lock(&per_cpu.state);

@@ -1,8 +1,8 @@
 //! Fork and the allocator. Both halves run while no other thread of their process is in the allocator,
 //! after the lender has made the child a reader of every cluster that the parent held or read.
 //!
-//! What is only read comes back into use: to the parent once nobody reads it (`thaw`), and to the child once the parent
-//! has ended and it is the only reader (`adopt`).
+//! Clusters that are only read come back into use: to the parent once nobody reads them (`thaw`), and to the last reader
+//! once the parent has ended (`adopt`).
 
 use super::Devices;
 use super::cluster::{ClusterState, FROZEN, INHERITED};

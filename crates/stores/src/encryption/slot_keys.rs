@@ -230,7 +230,7 @@ impl Lender for KeyedLender {
         self.lender.stop_reading(cluster);
     }
 
-    // What it reads there stays: the keys do, too.
+    // Its slots stay, and so do their keys.
     fn adopt(&self, cluster: ClusterIndex) -> bool {
         self.lender.adopt(cluster)
     }

@@ -16,8 +16,8 @@
 //! parent and child each release their copy. Its holder never waits for another thread and
 //! never touches managed memory, so a service thread may allocate.
 //!
-//! Where the system has no memory for it, the caller waits, without the heap's lock: a memory cgroup may refuse for a
-//! while what the kernel needs for a mapping. It may hold locks of the engine or the pager, so all of the process may
+//! Where the system has no memory for it, the caller waits, without the heap's lock. A memory cgroup may refuse for a
+//! while what the kernel needs for a mapping. The caller may hold locks of the engine or the pager, so all of the process may
 //! wait; without that it would end at once. Null is the answer after that, with which most of our callers end the process.
 //!
 //! Not here: the program's `malloc`, returning small memory at once, thread-locals.
@@ -259,7 +259,7 @@ unsafe impl GlobalAlloc for InternalHeap {
     }
 }
 
-/// What `ask` gets, or null after [`PATIENCE`].
+/// The answer of `ask`, which is null only after [`PATIENCE`].
 #[inline]
 fn patiently(ask: impl Fn() -> *mut u8) -> *mut u8 {
     let block = ask();

@@ -262,7 +262,7 @@ pub fn minor_faults(pid: u32) -> u64 {
     stat_of(pid).map_or(0, |stat| stat.minor_faults)
 }
 
-/// What `/proc/PID/stat` shows of process `pid`. None: it cannot be read.
+/// The content of `/proc/PID/stat` for process `pid`. None: it cannot be read.
 pub fn stat_of(pid: u32) -> Option<Stat> {
     let mut buf = [0; 1024];
     let fd = Path::new(format_args!("/proc/{pid}/stat")).open(OFlags::RDONLY);

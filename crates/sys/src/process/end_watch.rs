@@ -9,8 +9,8 @@
 //! program has ended, the helper ends. That is done in a signal handler: no lock, no memory. The helper has actions of
 //! its own (it was made without CLONE_SIGHAND), and blocks all other signals.
 //!
-//! The handler has a stack of its own, which is in memory from the beginning: the kernel writes there as the signal
-//! comes, and ends the helper if a memory cgroup refuses the page for it.
+//! The handler has a stack of its own, which is in memory from the beginning. The kernel writes there as the signal
+//! comes, and would end the helper if a memory cgroup refused the page for it.
 //!
 //! Not here: a program that has become another one; its helper ends with that.
 

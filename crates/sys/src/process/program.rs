@@ -189,8 +189,8 @@ fn lives_here() -> bool {
 }
 
 /// Whether two processes have different memory, by what `/proc` shows of them. The images tell. Where they may not be
-/// read, or addresses are not drawn, the word of the first thread does, which the kernel clears at an exec; and once that
-/// is cleared, the sizes. Those are read one after the other while threads of the program map and unmap: only a size that
+/// read, or addresses are not drawn, the word of the first thread does, which the kernel clears at an exec. Once that is
+/// cleared, the sizes tell. Those are read one after the other while threads of the program map and unmap: only a size that
 /// was the same before and after counts.
 fn is_another(program: u32, own: u32) -> bool {
     let stats = [own, program, own].map(proc::stat_of);

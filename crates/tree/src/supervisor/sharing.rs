@@ -225,12 +225,10 @@ impl Supervisor {
             return;
         }
         let cpu = cpu_time();
-        let mut unsure = false;
-        for members in families.values() {
-            unsure |= !self.roll_up(members);
-        }
+        let is_unsure = |members: &&Vec<SlotNumber>| !self.roll_up(members);
+        let unsure = families.values().filter(is_unsure).count();
         let sharing = &mut self.measurements.sharing;
-        sharing.unsure = unsure;
+        sharing.unsure = unsure > 0;
         sharing.decay = 0;
         // Some accounted for may never come: faults count from here again, those too that came while it
         // was measured, and after. The measurement may have missed pages copied meanwhile.

@@ -149,7 +149,7 @@ fn a_child_only_reads_and_frees_what_it_inherits() {
     assert_eq!(devices.usage()[0].used, 0);
 }
 
-/// A parent ends, and its child, which has a page in each of its clusters, finds room there. What it reads stays.
+/// A parent ends, and its child, which has a page in each of its clusters, finds room there. Its pages stay.
 #[test]
 fn a_child_goes_on_in_the_clusters_of_a_parent_that_ended() {
     let (devices, lender) = lent(4);
