@@ -114,20 +114,8 @@ impl<'a> Leases<'a> {
             // Before the swap, so that whoever reads `touched` after an inheritance began
             // knows of every cluster the forking process owns.
             self.header.touched.fetch_max(c as u32 + 1, SeqCst);
-            if self.owner[c]
-                .compare_exchange(0, me as u32 + 1, SeqCst, Relaxed)
-                .is_err()
-            {
-                continue;
-            }
-            // With the one in `close`: one of the two sees the other. (Loom takes SeqCst on a
-            // load for Acquire, so the fences say it.)
-            fence(SeqCst);
-            let closed = self.is_closed();
-            if closed || self.has_readers(c, usize::MAX) {
-                self.owner[c].store(0, SeqCst);
-                self.header.returned.fetch_add(1, SeqCst);
-                if closed {
+            if !self.own(me, c, usize::MAX) {
+                if self.is_closed() {
                     return None;
                 }
                 continue;
@@ -139,7 +127,6 @@ impl<'a> Leases<'a> {
                         .first_free
                         .compare_exchange(start as u32, next, Relaxed, Relaxed);
             }
-            self.take_free(1);
             self.fill[c].store(0, Relaxed);
             return Some(c);
         }
@@ -149,6 +136,28 @@ impl<'a> Leases<'a> {
             .wanted
             .fetch_max(returned.wrapping_add(1), SeqCst);
         None
+    }
+
+    /// `me` comes to own a cluster that nobody owned, unless the device is closed or a process other than `reader` reads
+    /// the cluster: the look comes after the swap.
+    fn own(&self, me: usize, c: usize, reader: usize) -> bool {
+        let owner = &self.owner[c];
+        if owner
+            .compare_exchange(0, me as u32 + 1, SeqCst, Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        // With the one in `close`: one of the two sees the other. (Loom takes SeqCst on a
+        // load for Acquire, so the fences say it.)
+        fence(SeqCst);
+        if self.is_closed() || self.has_readers(c, reader) {
+            owner.store(0, SeqCst);
+            self.header.returned.fetch_add(1, SeqCst);
+            return false;
+        }
+        self.take_free(1);
+        true
     }
 
     /// Whether somebody scanned in vain, and nothing has become free since.
@@ -271,21 +280,11 @@ impl<'a> Leases<'a> {
         if owner.load(Relaxed) != 0 || !self.reads(me, c) || self.look_for_reader(c, me) {
             return false;
         }
-        if owner
-            .compare_exchange(0, me as u32 + 1, SeqCst, Relaxed)
-            .is_err()
-        {
-            return false;
+        let owned = self.own(me, c, me);
+        if owned {
+            self.row(me)[c / 64].fetch_and(!(1 << (c % 64)), SeqCst);
         }
-        fence(SeqCst);
-        if self.is_closed() || self.has_readers(c, me) {
-            owner.store(0, SeqCst);
-            self.header.returned.fetch_add(1, SeqCst);
-            return false;
-        }
-        self.take_free(1);
-        self.row(me)[c / 64].fetch_and(!(1 << (c % 64)), SeqCst);
-        true
+        owned
     }
 
     /// Before `me` forks: `child` will read all that `me` owns or reads. Nothing of `me`

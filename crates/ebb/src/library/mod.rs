@@ -130,14 +130,6 @@ impl Library {
 
     /// Puts it in front of libraries that are preloaded already.
     pub fn put_into(&self, command: &mut Command) {
-        let prepended = |value: &OsStr, old: OsString| {
-            let mut text = value.to_os_string();
-            if !old.is_empty() {
-                text.push(":");
-                text.push(old);
-            }
-            text
-        };
         let old = |variable| std::env::var_os(variable).unwrap_or_default();
         if let Some(directory) = &self.directory {
             let value = prepended(directory, old("LD_LIBRARY_PATH"));
@@ -149,10 +141,19 @@ impl Library {
     }
 }
 
+fn prepended(value: &OsStr, old: OsString) -> OsString {
+    let mut text = value.to_os_string();
+    if !old.is_empty() {
+        text.push(":");
+        text.push(old);
+    }
+    text
+}
+
 /// A list of libraries without any copy of this one.
 fn without_ours(list: &OsStr) -> OsString {
     // As the loader divides it.
-    let entries = list.as_bytes().split(|byte| b": \t\n".contains(byte));
+    let entries = list.as_bytes().split(|byte| b": ".contains(byte));
     let is_ours =
         |entry: &&[u8]| Path::new(OsStr::from_bytes(entry)).file_name() == Some(FILE.as_ref());
     let others: Vec<&[u8]> = entries

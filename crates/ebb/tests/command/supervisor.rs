@@ -117,7 +117,7 @@ fn what_is_left_behind_may_become_another_program() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("resident");
     let fills = format!(
-        "import os, resource, time\ntime.sleep(1)\nkept = [os.urandom(4096) for _ in range(96 * 256)]\n\
+        "import os, time\ntime.sleep(1)\nkept = [os.urandom(4096) for _ in range(96 * 256)]\n\
          pages = int(open('/proc/self/statm').read().split()[1])\n\
          open({file:?} + '.new', 'w').write(str(pages))\nos.rename({file:?} + '.new', {file:?})"
     );

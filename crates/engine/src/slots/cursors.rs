@@ -9,7 +9,7 @@ use super::extent::{Extent, extent};
 use super::per_cpu::{CpuState, Current, PerCpu};
 use super::request::Request;
 use crate::locks::lock;
-use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu, DeviceId};
+use crate::types::{CLUSTER_SLOTS, ClusterIndex, Cpu};
 use std::sync::Arc;
 
 /// Used slots up to which a cluster that a processor has opened itself is worth going on with: a
@@ -209,16 +209,7 @@ impl Devices {
     /// Puts current clusters back on their lists, of every processor and every rotating
     /// device, where `which` says so.
     pub(super) fn let_cursors_go(&self, which: impl Fn(&Cluster) -> bool) {
-        for per_cpu in &self.cpus {
-            let mut state = lock(&per_cpu.state);
-            let state = &mut *state;
-            let mine = state.current.iter_mut().chain(&mut state.opened);
-            for in_hand in mine {
-                if in_hand.as_ref().is_some_and(|held| which(&held.cluster)) {
-                    self.put_back(&state.devices, in_hand.take(), Requeue::AfterFree);
-                }
-            }
-        }
+        self.let_in_hand_go(|held, _| which(&held.cluster));
         for device in self.devices() {
             self.let_go_if(&device, &mut lock(&device.shared), &which);
         }
@@ -227,16 +218,22 @@ impl Devices {
     /// On devices that are wanted, puts current clusters of processors back on their lists, if nothing was allocated in
     /// them since this was last called. Compaction may empty them then.
     pub(super) fn let_resting_go(&self) {
+        self.let_in_hand_go(|held, devices| {
+            let device = devices[held.device.index()].as_ref();
+            device.is_some_and(|device| device.is_wanted()) && held.rests_long()
+        });
+    }
+
+    /// Puts current clusters of every processor back on their lists, where `which` says so of one and the devices.
+    fn let_in_hand_go(&self, which: impl Fn(&mut Current, &[Option<Arc<Device>>]) -> bool) {
         for per_cpu in &self.cpus {
             let mut state = lock(&per_cpu.state);
             let state = &mut *state;
-            let is_wanted = |id: DeviceId| {
-                let device = state.devices[id.index()].as_ref();
-                device.is_some_and(|device| device.is_wanted())
-            };
             for in_hand in state.current.iter_mut().chain(&mut state.opened) {
-                let rests = |held: &mut Current| is_wanted(held.device) && held.rests_long();
-                if in_hand.as_mut().is_some_and(rests) {
+                if in_hand
+                    .as_mut()
+                    .is_some_and(|held| which(held, &state.devices))
+                {
                     self.put_back(&state.devices, in_hand.take(), Requeue::AfterFree);
                 }
             }

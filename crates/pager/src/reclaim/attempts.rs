@@ -165,9 +165,7 @@ pub struct Attempts {
     work: u64,
     /// The last number given to a page that is known.
     numbers: u64,
-    /// Attempts known at which it is looked which of them are over.
-    many: usize,
-    /// The time from which on it is looked, if there are some.
+    /// The time from which on it is looked which attempts are over, if there are many.
     due: Time,
 }
 
@@ -178,7 +176,6 @@ impl Attempts {
             threads: HashMap::with_hasher(BuildHasherDefault::new()),
             work: 0,
             numbers: 0,
-            many: MANY,
             due: Time::ZERO,
         }
     }
@@ -187,8 +184,7 @@ impl Attempts {
     pub fn waits(&mut self, map: &mut PageMap, waiter: Waiter, missing: bool, now: Time) {
         let Waiter { thread, page } = waiter;
         // Each unit that leaves looks at all that are known: those of a burst of threads go again.
-        let known = self.threads.len();
-        if known >= self.many || known > MANY && now >= self.due {
+        if self.threads.len() >= MANY && now >= self.due {
             self.forget(now);
         }
         let attempt = self.threads.entry(thread).or_insert_with(|| Attempt {
@@ -324,7 +320,6 @@ impl Attempts {
     fn forget(&mut self, now: Time) {
         self.threads
             .retain(|_, attempt| attempt.waits.is_some() || now < attempt.last + FORGOTTEN);
-        self.many = MANY.max(2 * self.threads.len());
         self.due = now + FORGOTTEN;
     }
 }

@@ -207,11 +207,8 @@ unsafe impl GlobalAlloc for InternalHeap {
     // Beside the library's constructor, which calls it in every process.
     #[unsafe(link_section = ".text.startup")]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        patiently(|| match is_direct(layout.size()) {
-            true => map_aligned(layout),
-            // SAFETY: a layout that is not empty, by the caller's contract.
-            false => ARENA.with(|arena| unsafe { arena.alloc(layout, false) }),
-        })
+        // SAFETY: a layout that is not empty, by the caller's contract.
+        unsafe { allocate(layout, false) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -224,11 +221,8 @@ unsafe impl GlobalAlloc for InternalHeap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        patiently(|| match is_direct(layout.size()) {
-            true => map_aligned(layout),
-            // SAFETY: as for `alloc`.
-            false => ARENA.with(|arena| unsafe { arena.alloc(layout, true) }),
-        })
+        // SAFETY: as for `alloc`.
+        unsafe { allocate(layout, true) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
@@ -257,6 +251,17 @@ unsafe impl GlobalAlloc for InternalHeap {
         }
         moved
     }
+}
+
+/// # Safety
+/// A layout that is not empty.
+#[inline(always)] // It is `alloc` itself, which has its place.
+unsafe fn allocate(layout: Layout, zeroed: bool) -> *mut u8 {
+    patiently(|| match is_direct(layout.size()) {
+        true => map_aligned(layout),
+        // SAFETY: by the caller's contract.
+        false => ARENA.with(|arena| unsafe { arena.alloc(layout, zeroed) }),
+    })
 }
 
 /// The answer of `ask`, which is null only after [`PATIENCE`].

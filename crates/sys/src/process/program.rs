@@ -140,22 +140,16 @@ pub fn word() -> Option<(&'static AtomicU32, u32)> {
 /// The word, and what it holds now; none where it cannot be read.
 fn now_in_word() -> Option<(&'static AtomicU32, u32)> {
     let at = PROGRAM.word.load(SeqCst);
+    if at == PROGRAM.own_word.as_ptr().cast() {
+        // Memory of ours, which is always there.
+        return Some((&PROGRAM.own_word, PROGRAM.own_word.load(SeqCst)));
+    }
     let mut now = [0; 4];
     // In a child that a thread forked, or `clone` made, the word may be anywhere, and go.
     memory::look_at_own(at as usize, &mut now).ok()?;
     // SAFETY: a word that was just there, which is but a key to wait by.
     let word = unsafe { at.as_ref()? };
     Some((word, u32::from_ne_bytes(now)))
-}
-
-/// Whether the first thread is known to have the memory yet. Where the word cannot be read, nothing is known.
-fn first_thread_is_here() -> bool {
-    let own = PROGRAM.word.load(SeqCst) == PROGRAM.own_word.as_ptr().cast();
-    match own {
-        // Memory of ours, which is always there.
-        true => PROGRAM.own_word.load(SeqCst) != 0,
-        false => now_in_word().is_some_and(|(_, now)| now != 0),
-    }
 }
 
 /// On a task of ours: ends the program, as nobody can serve its memory any more. One that it has become by then is let
@@ -199,5 +193,6 @@ fn is_another(program: u32, own: u32) -> bool {
     };
     let other_size = || before.size == after.size && ![0, before.size].contains(&program.size);
     let shown = before.image.is_some() && program.image.is_some();
+    let first_thread_is_here = || now_in_word().is_some_and(|(_, now)| now != 0);
     shown && program.image != before.image || !first_thread_is_here() && other_size()
 }

@@ -51,15 +51,9 @@ impl Supervisor {
 
     /// The member is none any more, and its process may live on: it is measured like any other from now on.
     pub(super) fn member_left(&mut self, slot: SlotNumber) {
-        let left = self.members[slot.index()].as_ref();
-        let lives = left.and_then(|member| {
-            let process = Process::open(member.process.pid()).ok()?;
-            let is_same = process.start_time() == member.process.start_time();
-            (is_same && !process.has_ended()).then_some(process)
-        });
-        self.reap(slot);
         // Known without a walk: this process may not be its ancestor any more.
-        if let Some(process) = lives
+        if let Some(process) = self.reap(slot)
+            && !process.has_ended()
             && !self.by_pid.contains_key(&process.pid())
         {
             self.begin_to_measure(process, false);
@@ -68,9 +62,11 @@ impl Supervisor {
         self.due = Instant::now();
     }
 
-    /// Takes back all that belongs to a slot, whose process is no more, and frees it.
-    pub(super) fn reap(&mut self, slot: SlotNumber) {
+    /// Takes back all that belongs to a slot, whose process is no more, and frees it. The process, if it was known: it may
+    /// have become another program.
+    pub(super) fn reap(&mut self, slot: SlotNumber) -> Option<Process> {
         let origin = self.origin(slot);
+        let mut left = None;
         if let Some(member) = self.members[slot.index()].take() {
             let pid = member.process.pid();
             // A process from which this one took over may have them too.
@@ -88,6 +84,7 @@ impl Supervisor {
             if let Some(userfaultfd) = member.userfaultfd {
                 self.keep_orphan_memory(pid, userfaultfd);
             }
+            left = Some(member.process);
         }
         self.pending_children[slot.index()] = None;
         self.used[slot.index()] = true;
@@ -129,6 +126,7 @@ impl Supervisor {
         self.drifted = true;
         self.table.wake_waiters();
         self.due = Instant::now();
+        left
     }
 
     /// A member of a family is gone: pages that the others share with it alone are now theirs

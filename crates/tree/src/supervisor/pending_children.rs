@@ -137,7 +137,7 @@ impl Supervisor {
                         Child::Unborn if word.parent.is_none() => nameless.push(n),
                         Child::Unnamed => nameless.push(n),
                         Child::Unborn | Child::Living => {}
-                        Child::Gone => self.reap(n),
+                        Child::Gone => drop(self.reap(n)),
                     }
                 }
             }

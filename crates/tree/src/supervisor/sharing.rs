@@ -37,9 +37,10 @@ const SMALL_PAGES: i64 = 256;
 /// State kept between ticks.
 #[derive(Default)]
 pub(super) struct Sharing {
-    next_rollup: Option<Instant>,
     /// The time of the last rollup.
     rolled_up: Option<Instant>,
+    /// Flag: the next one is wanted soon.
+    hurried: bool,
     /// Between rollups, by what the last one cost.
     pause: Duration,
     /// Cost of measuring in this tick, of both kinds: it has a limit of its own.
@@ -80,8 +81,7 @@ impl Sharing {
 
     /// Sharing has changed. It is measured soon, and not at once: all members may be large, and one may end every moment.
     pub fn measure_soon(&mut self) {
-        let soon = self.rolled_up.map(|at| at + self.pause / HURRY);
-        self.next_rollup = soon.map(|soon| self.next_rollup.map_or(soon, |at| at.min(soon)));
+        self.hurried = true;
         self.unsure = true;
     }
 }
@@ -208,27 +208,28 @@ impl Supervisor {
             sharing.decay = 0;
             sharing.unsure = false;
         }
-        let holds = sharing.decay == 0 && !sharing.unsure && sharing.next_rollup.is_some();
+        let holds = sharing.decay == 0 && !sharing.unsure && sharing.rolled_up.is_some();
         if families.is_empty() || holds {
             return;
         }
         // Faults that break no sharing are taken for some that do: when they have eaten much,
         // the truth is worth more.
-        let hurry = if sharing.decay > (credit + decay) / 8 {
-            HURRY
-        } else {
-            1
+        let pause = match sharing.hurried || sharing.decay > (credit + decay) / 8 {
+            true => sharing.pause / HURRY,
+            false => sharing.pause,
         };
         let start = Instant::now();
-        let earlier = sharing.pause * (hurry - 1) / hurry;
-        if sharing.next_rollup.is_some_and(|at| start + earlier < at) {
+        if sharing.rolled_up.is_some_and(|at| start < at + pause) {
             return;
         }
         let cpu = cpu_time();
-        let is_unsure = |members: &&Vec<SlotNumber>| !self.roll_up(members);
-        let unsure = families.values().filter(is_unsure).count();
+        let mut unsure = false;
+        for members in families.values() {
+            unsure |= !self.roll_up(members);
+        }
         let sharing = &mut self.measurements.sharing;
-        sharing.unsure = unsure > 0;
+        sharing.unsure = unsure;
+        sharing.hurried = false;
         sharing.decay = 0;
         // Some accounted for may never come: faults count from here again, those too that came while it
         // was measured, and after. The measurement may have missed pages copied meanwhile.
@@ -237,7 +238,6 @@ impl Supervisor {
         sharing.cost += cost;
         sharing.pause = FASTEST.max(cost * ROLLUP_SHARE);
         sharing.rolled_up = Some(start);
-        sharing.next_rollup = Some(start + sharing.pause);
     }
 
     /// A member shares nothing with relatives that are all gone. The end of the last one took off what that one had
