@@ -133,7 +133,7 @@ fn a_few_pages_in_use_stay_beside_much_that_is_old() {
     if cannot_page() {
         return;
     }
-    for (others, seconds, percent) in [("0", "1", 1), ("48", "3", 8)] {
+    for (others, seconds, percent) in [("0", "1", 1), ("48", "3", 5)] {
         let job = Job::new(
             [c_program("hot").as_os_str()]
                 .into_iter()

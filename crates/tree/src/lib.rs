@@ -86,7 +86,7 @@ pub use {
         Supervisor, Totals, check_limits,
     },
     table::{
-        AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, SlotNumber, SlotState,
-        Way, Zstd, start_threshold,
+        AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, ReclaimRequest,
+        SlotNumber, SlotState, Way, Zstd, idle_time, start_threshold,
     },
 };

@@ -20,6 +20,7 @@
 //! Not done here: choosing whom to ask, giving, waiting.
 
 use ebb_engine::PAGE_SIZE;
+use ebb_tree::idle_time;
 use std::time::Duration;
 
 /// Evictions in a [`TURN`] below which there is no need.
@@ -39,7 +40,7 @@ const MOST: u64 = (64 << 20) / PAGE_SIZE as u64;
 /// gave a quarter of its memory it is no longer that much ahead: two equally busy processes do not ask each other in
 /// turn.
 const PERCENT: u64 = 150;
-const LEAST_MS: u64 = 100;
+const LEAST_MS: u64 = 5;
 
 /// A request to peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +63,8 @@ pub struct Standing {
     pub written: u64,
     /// The time when the oldest came that is resident.
     pub oldest_ms: u32,
+    /// The time after which most pages come back, 0: most do not.
+    pub return_time_ms: u32,
     /// And the oldest in the pool.
     pub pool_oldest_ms: u32,
     /// The price of a page of a pool, see above; 1 at least.
@@ -130,20 +133,21 @@ impl PeerReclaim {
         }
         self.next = now + NOBODY;
         let now_ms = now.as_millis() as u64;
+        let age = |oldest_ms: u32| match oldest_ms {
+            0 => 0,
+            oldest => u64::from((now_ms as u32).wrapping_sub(oldest)),
+        };
+        let idle = idle_time(age(standing.oldest_ms), u64::from(standing.return_time_ms));
         // As many times as old as that.
-        let before = |oldest_ms: u32, times: u64| {
-            let age = match oldest_ms {
-                0 => 0,
-                oldest => u64::from((now_ms as u32).wrapping_sub(oldest)),
-            };
+        let before = |age: u64, times: u64| {
             now_ms.saturating_sub((age * times * PERCENT / 100).max(LEAST_MS))
         };
         Some(Request {
-            before_ms: before(standing.oldest_ms, 1),
+            before_ms: before(idle, 1),
             pool_before_ms: if wrote || self.wrote {
-                before(standing.pool_oldest_ms, 1)
+                before(age(standing.pool_oldest_ms), 1)
             } else {
-                before(standing.oldest_ms, standing.price)
+                before(idle, standing.price)
             },
             pages: self.pages,
         })
@@ -194,6 +198,7 @@ mod tests {
             evicted,
             written: 0,
             oldest_ms,
+            return_time_ms: 0,
             pool_oldest_ms: 0,
             price: 20,
         }

@@ -89,6 +89,7 @@ impl<K: Kernel> Reclaimer<K> {
             return Step::Progress.into();
         }
         self.release_overdraft(&mut state);
+        state.pages.date(self.base.now_ms());
         let (state, from_peers) = self.ask_peers(state, when);
         let made = match (from_peers, when) {
             (Some(step), _) => {
@@ -114,6 +115,7 @@ impl<K: Kernel> Reclaimer<K> {
             evicted: self.counters().evicted.get(),
             written: self.counters().zswpwb.get(),
             oldest_ms: state.pages.oldest_ms().unwrap_or(0),
+            return_time_ms: state.pages.return_time_ms().unwrap_or(0),
             pool_oldest_ms: state.offer.pool_oldest_ms().unwrap_or(0),
             price: state.offer.price(),
         };

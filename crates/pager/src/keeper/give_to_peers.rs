@@ -14,6 +14,7 @@ use crate::process::worker::Worker;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
+use ebb_tree::{ReclaimRequest, idle_time};
 
 /// How often, when asked for memory, a process looks on where nothing that it has may leave.
 const LOOKS_APART: usize = 128;
@@ -36,8 +37,17 @@ impl<K: Kernel> Keeper<K> {
     pub(super) fn publish_oldest(&self, state: &mut State) {
         let oldest = state.pages.oldest_ms();
         let oldest = oldest.filter(|_| !Self::most_is_out(state));
-        self.member
-            .publish_oldest(published(oldest, state, self.now()));
+        let since_ns = published(oldest, state, self.now());
+        self.member.publish_oldest(since_ns, return_time_ns(state));
+    }
+
+    /// Whether the oldest resident pages are idle since before `before_ns`.
+    pub(super) fn is_idle(&self, state: &mut State, before_ns: u64) -> bool {
+        let oldest = state.pages.oldest_ms();
+        let now = self.now();
+        let resident = now.as_nanos() as u64 - published(oldest, state, now);
+        let idle = idle_time(resident, return_time_ns(state));
+        (now.as_nanos() as u64).saturating_sub(idle) < before_ns
     }
 
     /// Whether what is in the pool can go elsewhere. Relatives that share it each write it, and it is free
@@ -61,12 +71,12 @@ impl<K: Kernel> Keeper<K> {
         self.member.report_pool(bytes, oldest, content);
     }
 
-    /// Gives `pages` of the charge back, evicting what it takes; where little but the pool is left, writing that to
-    /// devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
+    /// Gives back what is asked for of the charge, evicting what it takes; where little but the pool is left, writing
+    /// that to devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
     /// evicted.
-    pub fn give_up(&self, worker: &mut Worker, pages: i64) {
-        let (from_pool, aim) = self.aim(&self.lock(), pages);
-        if from_pool && self.give_up_pool(aim) || self.give_up_resident(worker, pages, aim) {
+    pub fn give_up(&self, worker: &mut Worker, request: ReclaimRequest) {
+        let (from_pool, aim) = self.aim(&self.lock(), request.pages as i64);
+        if from_pool && self.give_up_pool(aim) || self.give_up_resident(worker, request, aim) {
             return;
         }
         // The rest is in the pool. A process that needs more asks again.
@@ -90,7 +100,11 @@ impl<K: Kernel> Keeper<K> {
         if from_pool {
             self.give_up_pool(aim);
         }
-        if !self.give_up_resident(worker, pages, aim) {
+        let request = ReclaimRequest {
+            pages: pages as u64,
+            before_ns: u64::MAX,
+        };
+        if !self.give_up_resident(worker, request, aim) {
             self.give_up_pool(aim);
         }
         self.settle(&mut self.lock());
@@ -108,14 +122,15 @@ impl<K: Kernel> Keeper<K> {
         state.charge.settle(self.member, used, 0);
     }
 
-    /// Evicts until no more than `aim` pages are charged; whether anything was.
-    fn give_up_resident(&self, worker: &mut Worker, pages: i64, aim: i64) -> bool {
+    /// Evicts until no more than `aim` pages are charged, or no page is idle for as long as is asked for; whether anything was
+    /// evicted.
+    fn give_up_resident(&self, worker: &mut Worker, request: ReclaimRequest, aim: i64) -> bool {
         /// Pages evicted at most for each that is to be given back: what is evicted takes room in
         /// the pool.
         const EACH: u64 = 2;
         let evicted = || self.counters().evicted.get();
         let begin = evicted();
-        let most = begin + EACH * pages as u64 + UNIT as u64;
+        let most = begin + EACH * request.pages + UNIT as u64;
         let mut looks = self.lock().pages.deferred_rounds(LOOKS_APART);
         while evicted() < most {
             {
@@ -130,6 +145,9 @@ impl<K: Kernel> Keeper<K> {
                 }
                 if self.release_frames(&mut state) {
                     continue;
+                }
+                if !self.is_idle(&mut state, request.before_ns) {
+                    break;
                 }
             }
             let step = self.evict_some(worker);
@@ -170,6 +188,11 @@ impl<K: Kernel> Keeper<K> {
         }
         any
     }
+}
+
+/// Nanoseconds after which most pages that leave come back; 0: most do not.
+fn return_time_ns(state: &State) -> u64 {
+    u64::from(state.pages.return_time_ms().unwrap_or(0)) * 1_000_000
 }
 
 /// Monotonic nanoseconds of a page's date, which is kept in fewer bits; 0: there is none.

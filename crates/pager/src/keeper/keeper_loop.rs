@@ -263,19 +263,19 @@ impl<K: Kernel> Keeper<K> {
 
     /// Gives memory up, if peers asked for some or the system had none for us.
     fn give_to_peers(&self, turn: &mut KeeperTurn) {
-        let mut wanted = self.member.take_reclaim_request();
+        let request = self.member.take_reclaim_request();
         let refused = self.take_refusal();
-        if refused {
-            wanted = wanted.max(REFUSED);
-        }
-        if wanted == 0 {
+        if !refused && request.pages == 0 {
             return;
         }
         let before = self.counters().evicted.get();
         let charged = self.lock().charge.charged();
         match refused {
-            true => self.give_to_system(&mut turn.worker, wanted as i64),
-            false => self.give_up(&mut turn.worker, wanted as i64),
+            true => {
+                let pages = request.pages.max(REFUSED) as i64;
+                self.give_to_system(&mut turn.worker, pages);
+            }
+            false => self.give_up(&mut turn.worker, request),
         }
         let mut state = self.lock();
         let gave = self.counters().evicted.get() - before;
@@ -283,9 +283,11 @@ impl<K: Kernel> Keeper<K> {
         if gave > 0 || state.charge.charged() < charged {
             state.offer.asked(true, self.now());
             self.publish_oldest(&mut state);
+        } else if !self.is_idle(&mut state, request.before_ns) {
+            self.publish_oldest(&mut state);
         } else {
             state.offer.asked(false, self.now());
-            self.member.publish_oldest(0);
+            self.member.publish_oldest(0, 0);
             self.tell_pool(&mut state);
         }
     }

@@ -9,5 +9,6 @@ pub mod pages;
 pub mod reclaim_queue;
 pub mod recorder;
 pub mod replay;
+pub mod return_time;
 pub mod staging;
 pub mod unit_loads;

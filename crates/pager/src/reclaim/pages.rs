@@ -187,6 +187,11 @@ impl Pages {
         self.queue.oldest_ms(&mut self.map, resident)
     }
 
+    /// How soon evicted pages come back, if most do.
+    pub fn return_time_ms(&self) -> Option<u32> {
+        self.queue.return_time_ms()
+    }
+
     /// How many epochs ago a page that is out was evicted.
     pub fn age(&self, page: PageNumber) -> u8 {
         self.queue.age(&self.map, page)
@@ -332,7 +337,7 @@ impl Pages {
             self.map.set(at, Page::Loading(entry));
             entries.push(entry);
         }
-        self.queue.no_longer_out(&self.map, first, pages);
+        self.queue.come_back(&self.map, first, pages);
         entries
     }
 
@@ -422,7 +427,7 @@ impl Pages {
         };
         self.map.set(page, Page::Resident(copy.filter(|_| keeps)));
         self.touched(page.unit(), ones(page.within(), 1));
-        self.queue.no_longer_out(&self.map, page, 1);
+        self.queue.come_back(&self.map, page, 1);
         self.insert(page, 1);
         copy.filter(|_| !keeps)
     }
@@ -483,7 +488,7 @@ impl Pages {
         match self.resident_of(unit) {
             0 => {}
             _ if refused != 0 => self.queue.put_aside(&mut self.map, unit, refused),
-            _ => self.queue.requeue_rest(&mut self.map, unit),
+            _ => self.queue.requeue(&mut self.map, unit),
         }
         self.hold_back.captured(moved.count_ones() as usize);
     }

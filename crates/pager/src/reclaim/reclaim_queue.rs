@@ -45,6 +45,7 @@
 //!   a scan at once (their BIP)
 
 use crate::map::page_map::{Mask, PageMap, PageNumber, UNIT, UnitNumber, UnitState};
+use crate::reclaim::return_time::ReturnTime;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
@@ -97,6 +98,8 @@ pub struct ReclaimQueue {
     scan: VecDeque<UnitNumber>,
     /// Units of which all that might leave was shared, in the order in which that was found.
     deferred: VecDeque<UnitNumber>,
+    /// Units that were, whose turn it is next.
+    readmitted: VecDeque<UnitNumber>,
     /// Loads of scans that might pass.
     scanned: u32,
     /// The number of turns of those that stay, times the length of the other queue.
@@ -107,11 +110,21 @@ pub struct ReclaimQueue {
     out: [u32; 256],
     /// Pages evicted in this epoch.
     evicted: usize,
+    return_time: ReturnTime,
     /// The keeper's milliseconds, for units queued from now on.
     now_ms: u32,
 }
 
 impl UnitState {
+    /// It is queued from now on, whether it was not.
+    fn queue(&mut self, now_ms: u32) -> bool {
+        let new = !std::mem::replace(&mut self.queued, true);
+        if new {
+            self.queued_ms = now_ms;
+        }
+        new
+    }
+
     /// Which pages' time to stay is up.
     fn due(&self, epoch: u8) -> Mask {
         (0..UNIT).fold(0, |mask, i| {
@@ -159,11 +172,13 @@ impl ReclaimQueue {
             kept: VecDeque::new(),
             scan: VecDeque::new(),
             deferred: VecDeque::new(),
+            readmitted: VecDeque::new(),
             scanned: 0,
             turns: 0,
             epoch: 0,
             out: [0; 256],
             evicted: 0,
+            return_time: ReturnTime::new(),
             now_ms: 0,
         }
     }
@@ -199,11 +214,7 @@ impl ReclaimQueue {
         let state = map.unit_mut(unit);
         state.stamp(mask, self.epoch);
         state.set_scanned(false);
-        let new = !std::mem::replace(&mut state.queued, true);
-        if new {
-            state.queued_ms = self.now_ms;
-        }
-        new
+        state.queue(self.now_ms)
     }
 
     /// How many epochs ago a page that is out was evicted.
@@ -221,6 +232,20 @@ impl ReclaimQueue {
             .map(|k| self.out[usize::from(self.epoch.wrapping_sub(k))])
             .sum();
         (later + self.out[usize::from(own)] / 2) as usize
+    }
+
+    /// `pages` pages from `first`, all out, come back.
+    pub fn come_back(&mut self, map: &PageMap, first: PageNumber, pages: usize) {
+        for page in (0..pages).map(|i| first.plus(i)) {
+            let evicted = map.unit(page.unit()).epochs[page.within()];
+            self.return_time.returned(evicted, self.now_ms);
+        }
+        self.no_longer_out(map, first, pages);
+    }
+
+    /// How soon pages come back, in milliseconds, if most do.
+    pub fn return_time_ms(&self) -> Option<u32> {
+        self.return_time.get_ms(self.now_ms)
     }
 
     /// `pages` pages from `first`, all out, come back or are dropped.
@@ -275,6 +300,12 @@ impl ReclaimQueue {
         while self.scan.len() > SCAN_UNITS {
             let unit = self.scan.pop_front().expect("more than none");
             let victims = self.take(map, unit, resident(map, unit), true);
+            if victims.is_some() {
+                return victims;
+            }
+        }
+        while let Some(unit) = self.readmitted.pop_front() {
+            let victims = self.take(map, unit, resident(map, unit), false);
             if victims.is_some() {
                 return victims;
             }
@@ -363,6 +394,7 @@ impl ReclaimQueue {
         for _ in 0..epochs {
             self.epoch = self.epoch.wrapping_add(1);
             self.out[usize::from(self.epoch)] = 0;
+            self.return_time.begin(self.epoch);
         }
     }
 
@@ -372,6 +404,8 @@ impl ReclaimQueue {
         map.unit_mut(unit).stamp(mask, epoch);
         self.out[usize::from(epoch)] += mask.count_ones();
         self.evicted += mask.count_ones() as usize;
+        self.return_time
+            .evicted(epoch, mask.count_ones(), self.now_ms);
         if self.evicted >= (resident / usize::from(RESIDENT_SET)).max(UNIT) {
             self.evicted = 0;
             self.advance(1);
@@ -391,8 +425,8 @@ impl ReclaimQueue {
         for unit in self.deferred.drain(..units.min(self.deferred.len())).rev() {
             let state = map.unit_mut(unit);
             state.deferred = false;
-            if !std::mem::replace(&mut state.queued, true) {
-                self.units.push_front(unit);
+            if state.queue(self.now_ms) {
+                self.readmitted.push_front(unit);
             }
         }
     }
@@ -402,17 +436,11 @@ impl ReclaimQueue {
         self.deferred.len().div_ceil(DEFERRED_BATCH).min(most)
     }
 
-    /// Puts a unit back at the end.
+    /// Puts a unit back at the end: it counts as one that has just come.
     pub fn requeue(&mut self, map: &mut PageMap, unit: UnitNumber) {
-        if !std::mem::replace(&mut map.unit_mut(unit).queued, true) {
+        if map.unit_mut(unit).queue(self.now_ms) {
             self.units.push_back(unit);
         }
-    }
-
-    /// The same of one of which some pages left and others are to stay: it counts as one that has just come.
-    pub fn requeue_rest(&mut self, map: &mut PageMap, unit: UnitNumber) {
-        map.unit_mut(unit).queued_ms = self.now_ms;
-        self.requeue(map, unit);
     }
 
     /// Takes units out of which nothing is resident, as when it is their turn.
@@ -421,7 +449,13 @@ impl ReclaimQueue {
         map: &mut PageMap,
         resident: impl Fn(&PageMap, UnitNumber) -> Mask,
     ) {
-        for queue in [&mut self.units, &mut self.kept, &mut self.scan] {
+        let queues = [
+            &mut self.units,
+            &mut self.kept,
+            &mut self.scan,
+            &mut self.readmitted,
+        ];
+        for queue in queues {
             queue.retain(|&unit| {
                 let stays = resident(map, unit) != 0;
                 map.unit_mut(unit).queued = stays;
@@ -440,7 +474,7 @@ impl ReclaimQueue {
     pub fn put_aside(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
         let state = map.unit_mut(unit);
         state.stamp(mask, self.epoch.wrapping_add(RESIDENT_SET));
-        if !std::mem::replace(&mut state.queued, true) {
+        if state.queue(self.now_ms) {
             self.kept.push_back(unit);
         }
     }
@@ -466,10 +500,19 @@ impl ReclaimQueue {
         // Pages that relatives shared at that look may be this process's alone by now.
         let fronts = [&self.units, &self.scan, &self.deferred].map(VecDeque::front);
         let first = fronts.into_iter().flatten().next();
-        first.map(|unit| map.unit(*unit).queued_ms)
+        // What stays was used when it came. Where most comes back, that is known of the others as well.
+        let kept = self
+            .kept
+            .front()
+            .filter(|_| self.return_time_ms().is_some());
+        let dates = [first, kept]
+            .into_iter()
+            .flatten()
+            .map(|unit| map.unit(*unit).queued_ms);
+        dates.max_by_key(|&date| self.now_ms.wrapping_sub(date))
     }
 
-    /// A unit stands in one of the three queues that are looked at iff it is `queued`, once; and among the deferred
+    /// A unit stands in one of the four queues that are looked at iff it is `queued`, once; and among the deferred
     /// ones iff it is `deferred`, once.
     pub fn check(&self, map: &PageMap) {
         let numbers = |queues: &[&VecDeque<UnitNumber>]| {
@@ -482,16 +525,25 @@ impl ReclaimQueue {
             queued.extend(state.queued.then_some(unit.0));
             deferred.extend(state.deferred.then_some(unit.0));
         });
-        assert_eq!(numbers(&[&self.units, &self.kept, &self.scan]), queued);
+        assert_eq!(
+            numbers(&[&self.units, &self.kept, &self.scan, &self.readmitted]),
+            queued
+        );
         assert_eq!(numbers(&[&self.deferred]), deferred);
     }
 
     /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
-        [&self.units, &self.kept, &self.scan, &self.deferred]
-            .map(|queue| queue.capacity() * size_of::<UnitNumber>())
-            .iter()
-            .sum()
+        [
+            &self.units,
+            &self.kept,
+            &self.scan,
+            &self.deferred,
+            &self.readmitted,
+        ]
+        .map(|queue| queue.capacity() * size_of::<UnitNumber>())
+        .iter()
+        .sum()
     }
 }
 

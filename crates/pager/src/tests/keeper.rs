@@ -5,7 +5,14 @@ use crate::devices::device_set::DrainTarget;
 use ebb_engine::Cpu;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
+use ebb_tree::ReclaimRequest;
 use std::time::Duration;
+
+/// Half of what most of these tests have, however young.
+const ANY: ReclaimRequest = ReclaimRequest {
+    pages: 512,
+    before_ns: u64::MAX,
+};
 
 #[test]
 fn memory_is_registered_before_the_program_can_fill_it() {
@@ -158,7 +165,7 @@ fn a_peer_that_asks_gets_cold_memory() {
     }
     machine.process.measure(&mut machine.process.lock());
     let before = machine.process.member.charged();
-    machine.keeper.give_up(&mut machine.worker, 512);
+    machine.keeper.give_up(&mut machine.worker, ANY);
     machine.process.serve_again(&mut machine.worker);
     let after = machine.process.member.charged();
     assert!(before - after >= 400, "{before} {after}");
@@ -177,7 +184,7 @@ fn what_waits_for_the_keeper_is_done_between_steps_for_peers() {
     machine.process.measure(&mut machine.process.lock());
     machine.parks_on_worker(7, out);
     let unregistered = machine.awaits_registration();
-    machine.keeper.give_up(&mut machine.worker, 512);
+    machine.keeper.give_up(&mut machine.worker, ANY);
     assert!(!machine.kernel.waits(7));
     assert!(machine.kernel.is_registered(unregistered));
     machine.read_all();

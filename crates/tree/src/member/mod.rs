@@ -33,8 +33,8 @@ pub use limits::PagesOfMember;
 use crate::histogram::Histogram;
 use crate::protocol::{self, HelperExit, Settings};
 use crate::table::{
-    AgeCutoff, Asked, Config, Mode, Named, SlotNumber, SlotState, StateWord, Table, Way,
-    start_threshold,
+    AgeCutoff, Asked, Config, Mode, Named, ReclaimRequest, SlotNumber, SlotState, StateWord, Table,
+    Way, start_threshold,
 };
 use ebb_engine::counters::Counters;
 use ebb_sys::kept_fd::KeptFd;
@@ -355,12 +355,12 @@ impl Member {
     }
 
     /// Publishes when (CLOCK_MONOTONIC nanoseconds) the coldest page this process could give
-    /// up was last known used; 0: there is none. Others ask the process with the coldest.
-    pub fn publish_oldest(&self, since_ns: u64) {
-        self.table
-            .slot(self.slot())
-            .coldest
-            .store(since_ns, Relaxed);
+    /// up was last known used; 0: there is none. Others ask the process with the coldest. What it evicts comes back after
+    /// `return_time_ns`, most of it; 0: most does not.
+    pub fn publish_oldest(&self, since_ns: u64, return_time_ns: u64) {
+        let slot = self.table.slot(self.slot());
+        slot.return_time_ns.store(return_time_ns, Relaxed);
+        slot.coldest.store(since_ns, Relaxed);
     }
 
     /// Says that a page was loaded from a device at `ns` (CLOCK_MONOTONIC): others stand back then.
@@ -386,8 +386,8 @@ impl Member {
     }
 
     /// Pages that others asked this process to give up, taken over by the caller.
-    pub fn take_reclaim_request(&self) -> u64 {
-        self.table.slot(self.slot()).request.swap(0, SeqCst)
+    pub fn take_reclaim_request(&self) -> ReclaimRequest {
+        self.table.take_request(self.slot())
     }
 
     /// Whether others ask this process to give up pages.

@@ -119,7 +119,9 @@ impl Supervisor {
         self.lose_credit(family, charged - credit);
         shared.done.store(shared.begun.load(SeqCst), SeqCst);
         shared.coldest.store(0, SeqCst);
+        shared.return_time_ns.store(0, SeqCst);
         shared.request.store(0, SeqCst);
+        shared.request_before_ns.store(0, SeqCst);
         shared.pool.store(0, SeqCst);
         self.table.waiters.0[slot.index() / 64].fetch_and(!(1 << (slot.index() % 64)), SeqCst);
         self.table.set_state(slot, StateWord::FREE);

@@ -146,6 +146,16 @@ fn in_its_parent(process: &Process) -> bool {
         .is_ok_and(|stat| process.lives_in(stat.parent))
 }
 
+/// Pages that leave at a time, about.
+const LOT: u128 = 32;
+
+/// A paging member: the pages that it holds, and those times the age of its coldest page.
+struct Holder {
+    weight: u128,
+    held: u128,
+    slot: SlotNumber,
+}
+
 impl Supervisor {
     pub(super) fn tick(&mut self) {
         let start = Instant::now();
@@ -433,37 +443,42 @@ impl Supervisor {
         }
     }
 
-    /// Asks paging members to give up `excess` pages in all: each by how much it holds and how
-    /// long its coldest page has not been used.
+    /// Asks paging members to give up `excess` pages in all: each by how much it holds and how long its coldest page has
+    /// been idle. One page would cost a member as much as [`LOT`]: smaller parts are the largest one's.
     fn distribute_excess(&self, excess: i64) {
         let now = ebb_sys::clock::monotonic_ns();
-        let holders: Vec<(SlotNumber, u128, u128)> = self
+        let mut holders: Vec<Holder> = self
             .table
             .paging()
-            .map(|n| {
-                let slot = self.table.slot(n);
-                let held = slot.charged.load(SeqCst).max(0) as u128;
-                let age = match slot.coldest.load(Relaxed) {
-                    0 => 0,
-                    since => now.saturating_sub(since).max(1) as u128,
-                };
-                (n, held, held * age)
+            .map(|slot| {
+                let shared = self.table.slot(slot);
+                let held = shared.charged.load(SeqCst).max(0) as u128;
+                let idle = shared.idle_ns(now).map_or(0, |idle| idle.max(1));
+                let weight = held * u128::from(idle);
+                Holder { weight, held, slot }
             })
             .collect();
-        let weights: u128 = holders.iter().map(|h| h.2).sum();
-        let held: u128 = holders.iter().map(|h| h.1).sum();
-        for (n, has, weight) in holders {
+        if holders.iter().all(|holder| holder.weight == 0) {
             // Nobody says how old its pages are: by size alone.
-            let (part, whole) = if weights > 0 {
-                (weight, weights)
-            } else {
-                (has, held)
-            };
-            if part > 0 {
-                let pages = (excess as u128 * part).div_ceil(whole).min(has);
-                self.table.request(n, pages as u64);
+            holders
+                .iter_mut()
+                .for_each(|holder| holder.weight = holder.held);
+        }
+        holders.sort_unstable_by_key(|holder| holder.weight);
+        let Some((heaviest, others)) = holders.split_last() else {
+            return;
+        };
+        let whole: u128 = holders.iter().map(|holder| holder.weight).sum();
+        let mut left = excess as u128;
+        for holder in others {
+            let part = (excess as u128 * holder.weight / whole.max(1)).min(holder.held);
+            if part >= LOT {
+                self.table.request(holder.slot, part as u64, u64::MAX);
+                left -= part;
             }
         }
+        let pages = left.min(heaviest.held) as u64;
+        self.table.request(heaviest.slot, pages, u64::MAX);
     }
 }
 

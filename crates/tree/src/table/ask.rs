@@ -4,6 +4,7 @@
 //! table: the process asked takes its request over and answers with nothing but what it gives up.
 
 use super::{SlotNumber, SlotState, Table};
+use ebb_sys::clock::monotonic_ns;
 use std::sync::atomic::Ordering::*;
 
 /// Whom [`Member::ask_reclaim`](crate::Member::ask_reclaim) asked.
@@ -24,14 +25,45 @@ pub struct AgeCutoff {
     pub pool_ns: u64,
 }
 
+/// For how long pages have been idle, by what is known. They have been resident for `resident` without a sign of use.
+/// Pages that leave come back after `return_time`, most of them (0: most do not, or nothing is known), and those that
+/// stay will be used as soon.
+pub fn idle_time(resident: u64, return_time: u64) -> u64 {
+    match return_time {
+        0 => resident,
+        _ => resident.min(return_time),
+    }
+}
+
+/// What others ask a process to give up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReclaimRequest {
+    /// How many pages; 0: nobody asks.
+    pub pages: u64,
+    /// Of those idle since before this: CLOCK_MONOTONIC, in nanoseconds.
+    pub before_ns: u64,
+}
+
 /// A process that holds fewer pages is not asked for any.
 const MIN_DONOR_PAGES: i64 = 64;
 
 impl Table {
-    /// Asks `whom` to give up at least `pages`. Requests do not add up: who is still short
-    /// asks again.
-    pub fn request(&self, whom: SlotNumber, pages: u64) {
-        if self.slot(whom).request.fetch_max(pages, SeqCst) < pages {
+    /// What `me` is asked for, taken over by the caller.
+    pub fn take_request(&self, me: SlotNumber) -> ReclaimRequest {
+        let slot = self.slot(me);
+        ReclaimRequest {
+            pages: slot.request.swap(0, SeqCst),
+            before_ns: slot.request_before_ns.swap(0, SeqCst),
+        }
+    }
+
+    /// Asks `whom` to give up at least `pages` of those idle since before `before_ns`. Requests do not add up: who is
+    /// still short asks again.
+    pub fn request(&self, whom: SlotNumber, pages: u64, before_ns: u64) {
+        let slot = self.slot(whom);
+        // Before the pages: with those it is taken.
+        slot.request_before_ns.fetch_max(before_ns, SeqCst);
+        if slot.request.fetch_max(pages, SeqCst) < pages {
             self.wake(whom);
         }
     }
@@ -46,6 +78,7 @@ impl Table {
         self.ask(
             self.coldest(self.others(me), u64::MAX).or_else(largest),
             pages,
+            u64::MAX,
         )
     }
 
@@ -64,10 +97,12 @@ impl Table {
         these: impl Iterator<Item = SlotNumber>,
         before_ns: u64,
     ) -> Option<SlotNumber> {
-        oldest(
-            these.map(|n| (self.slot(n).coldest.load(Relaxed), n)),
-            before_ns,
-        )
+        let now = monotonic_ns();
+        let since = |n| match self.slot(n).idle_ns(now) {
+            None => 0,
+            Some(idle) => now.saturating_sub(idle).max(1),
+        };
+        oldest(these.map(|n| (since(n), n)), before_ns)
     }
 
     /// Which of `these`, of which little but the pool is left, has the oldest pages there, if they came
@@ -84,11 +119,11 @@ impl Table {
         )
     }
 
-    fn ask(&self, whom: Option<SlotNumber>, pages: u64) -> Asked {
+    fn ask(&self, whom: Option<SlotNumber>, pages: u64, before_ns: u64) -> Asked {
         match whom {
             None => Asked::Nobody,
             Some(n) => {
-                self.request(n, pages);
+                self.request(n, pages, before_ns);
                 Asked::Other(n)
             }
         }
@@ -114,7 +149,8 @@ impl Table {
                 .or_else(|| self.oldest_pool(these(), before.pool_ns));
             // Not all it has: it would ask for it back.
             let part = |n| own(n).max(0) as u64 / 4;
-            self.ask(colder, pages.min(colder.map_or(0, part)))
+            let pages = pages.min(colder.map_or(0, part));
+            self.ask(colder, pages, before.resident_ns)
         };
         let asked = ask_one(None);
         if let Asked::Other(first) = asked {

@@ -30,7 +30,7 @@ mod supervised;
 mod wait;
 
 pub(crate) use area::{clusters_of, create_leases, map_leases};
-pub use ask::{AgeCutoff, Asked};
+pub use ask::{AgeCutoff, Asked, ReclaimRequest, idle_time};
 pub use config::{Codec, Config, Zstd};
 pub(crate) use device::DeviceRow;
 pub use device::{Answer, DeviceState};

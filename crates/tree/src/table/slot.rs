@@ -1,6 +1,7 @@
 //! A process's slot: its number, the word that says what it is used for, the part of the table that is
 //! the process's own.
 
+use super::ask::idle_time;
 use super::device::Share;
 use super::limits::LimitWords;
 use super::refaults::Refaults;
@@ -158,8 +159,11 @@ pub(crate) struct Slot {
     pub done: AtomicU64,
     /// Monotonic time at which its coldest page was last known used; 0: it has none to give.
     pub coldest: AtomicU64,
-    /// Pages that others ask it to give up.
+    /// Nanoseconds after which most of what it evicts comes back; 0: most does not.
+    pub return_time_ns: AtomicU64,
+    /// Pages that others ask it to give up, of those idle since before a monotonic time.
     pub request: AtomicU64,
+    pub request_before_ns: AtomicU64,
     /// Devices whose descriptors it holds, one bit a row. Set by the supervisor when it sends
     /// them, cleared by the process when it has closed them.
     pub attached: AtomicU32,
@@ -253,6 +257,13 @@ impl Slot {
             };
             (old >> 32 == taken as u64 && less).then_some(new)
         });
+    }
+
+    /// For how long its coldest page has been idle at `now_ns`, by what is known; `None`: it has none to give.
+    pub fn idle_ns(&self, now_ns: u64) -> Option<u64> {
+        let since = self.coldest.load(Relaxed);
+        let return_time = self.return_time_ns.load(Relaxed);
+        (since > 0).then(|| idle_time(now_ns.saturating_sub(since), return_time))
     }
 
     /// Says who serves the process of the slot.

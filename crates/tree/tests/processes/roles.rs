@@ -206,11 +206,11 @@ fn giver(wants: u64, age: u64) {
             member.limit()
         );
     }
-    member.publish_oldest(ebb_sys::clock::monotonic_ns() / 100 * (100 - age));
+    member.publish_oldest(ebb_sys::clock::monotonic_ns() / 100 * (100 - age), 0);
     member.message(&format!("has {wants}"));
     loop {
         seen = member.wait(seen, Some(Duration::from_secs(1)));
-        let asked = member.take_reclaim_request().min(member.own_charge());
+        let asked = member.take_reclaim_request().pages.min(member.own_charge());
         if asked > 0 {
             member.uncharge(asked);
             member.message(&format!("gave {asked} of {wants}"));

@@ -1,0 +1,141 @@
+//! How soon evicted pages come back: what the age of resident pages is worth.
+//!
+//! User space sees no accessed bit, so a page that is used all the time looks as old as one that is not. Those that
+//! left tell them apart. Where most come back, the others will be used as soon as these were.
+//!
+//! The pages that leave in one epoch are watched, a *cohort* at a time:
+//!
+//! ```text
+//! half of it is back                     =>  return time = the time since the last of it left, or three quarters of
+//!                                            what it was, if that is more
+//! not within LONGEST epochs              =>  there is none: most stay out
+//! not learned again for BELIEVED times   =>  there is none known: resident pages may be idle by now, and some leave
+//! as long                                    for a trial
+//! ```
+//! Not here: what others make of it (`ebb_tree::idle_time`).
+
+use crate::map::page_map::UNIT;
+use crate::reclaim::reclaim_queue::RESIDENT_SET;
+
+/// Fewer pages say nothing.
+const LEAST: u32 = 2 * UNIT as u32;
+/// Epochs after which a cohort is given up, as many as evict eight times what is resident.
+const LONGEST: u8 = 8 * RESIDENT_SET;
+
+/// How long what was learned is believed, in times of it.
+const BELIEVED: u64 = 64;
+
+/// See the module. Times are the keeper's milliseconds, which may wrap.
+pub struct ReturnTime {
+    /// What was learned last, 0: there is none; and when.
+    learned_ms: u32,
+    learned_at_ms: u32,
+    /// The epoch in which the cohort leaves; `None`: it will be the next.
+    cohort: Option<u8>,
+    /// Pages that left, when the last of them did, and how many are back.
+    left: u32,
+    left_ms: u32,
+    returned: u32,
+}
+
+impl ReturnTime {
+    /// Nothing has left.
+    pub const fn new() -> Self {
+        Self {
+            learned_ms: 0,
+            learned_at_ms: 0,
+            cohort: None,
+            left: 0,
+            left_ms: 0,
+            returned: 0,
+        }
+    }
+
+    /// Another epoch begins.
+    pub fn begin(&mut self, epoch: u8) {
+        match self.cohort {
+            Some(of) if self.left >= LEAST && epoch.wrapping_sub(of) < LONGEST => return,
+            Some(_) if self.left >= LEAST => self.learned_ms = 0,
+            _ => {}
+        }
+        self.cohort = Some(epoch);
+        (self.left, self.returned) = (0, 0);
+    }
+
+    /// So many pages leave in this epoch.
+    pub fn evicted(&mut self, epoch: u8, pages: u32, now_ms: u32) {
+        if self.cohort == Some(epoch) {
+            self.left = self.left.saturating_add(pages);
+            self.left_ms = now_ms;
+        }
+    }
+
+    /// A page is back that left in this epoch.
+    pub fn returned(&mut self, epoch: u8, now_ms: u32) {
+        if self.cohort != Some(epoch) {
+            return;
+        }
+        self.returned = self.returned.saturating_add(1);
+        if self.left >= LEAST && self.returned >= self.left.div_ceil(2) {
+            let took = now_ms.wrapping_sub(self.left_ms).max(1);
+            self.learned_ms = took.max(self.learned_ms / 4 * 3);
+            self.learned_at_ms = now_ms;
+            self.cohort = None;
+        }
+    }
+
+    /// See the module; at least 1.
+    pub fn get_ms(&self, now_ms: u32) -> Option<u32> {
+        let since = u64::from(now_ms.wrapping_sub(self.learned_at_ms));
+        (since < BELIEVED * u64::from(self.learned_ms)).then_some(self.learned_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In each epoch of 10 ms 100 pages leave, and so many of those that left three epochs ago come back.
+    fn run(time: &mut ReturnTime, epochs: std::ops::Range<u8>, come_back: usize) -> Option<u32> {
+        let at = |epoch| (u32::MAX - 500).wrapping_add(10 * u32::from(epoch));
+        let end = at(epochs.end);
+        for epoch in epochs {
+            let now = at(epoch);
+            time.begin(epoch);
+            (0..come_back).for_each(|_| time.returned(epoch.wrapping_sub(3), now));
+            time.evicted(epoch, 100, now);
+        }
+        time.get_ms(end)
+    }
+
+    #[test]
+    fn pages_that_come_back_tell_when_and_those_that_stay_out_tell_nothing() {
+        for (come_back, expected) in [(100, Some(30)), (50, Some(30)), (49, None), (0, None)] {
+            let mut time = ReturnTime::new();
+            let known = run(&mut time, 0..100, come_back);
+            assert_eq!(known, expected, "{come_back}");
+        }
+    }
+
+    #[test]
+    fn what_was_learned_is_forgotten_when_others_stay_out() {
+        let mut time = ReturnTime::new();
+        run(&mut time, 0..50, 100);
+        assert_eq!(run(&mut time, 50..40 + LONGEST, 0), Some(30));
+        assert_eq!(run(&mut time, 40 + LONGEST..60 + LONGEST, 0), None);
+    }
+
+    /// A few pages now and then are counted together.
+    #[test]
+    fn few_pages_at_a_time_are_dated_by_the_last() {
+        let mut time = ReturnTime::new();
+        time.begin(0);
+        for round in 1..=4 {
+            let now = 1000 * round;
+            time.evicted(0, 8, now);
+            (0..8).for_each(|_| time.returned(0, now + 5));
+        }
+        assert_eq!(time.get_ms(4_100), Some(5));
+        assert_eq!(time.get_ms(5_000), None, "much may have changed");
+    }
+}
