@@ -27,12 +27,12 @@ const BELIEVED: u64 = 64;
 
 /// See the module. Times are the keeper's milliseconds, which may wrap.
 pub struct ReturnTime {
-    /// What was learned last, 0: there is none; and when.
+    /// The time that was learned last, 0: there is none; and the moment of that.
     learned_ms: u32,
     learned_at_ms: u32,
     /// The epoch in which the cohort leaves; `None`: it will be the next.
     cohort: Option<u8>,
-    /// Pages that left, when the last of them did, and how many are back.
+    /// Pages that left, the moment when the last of them did, and the pages that are back.
     left: u32,
     left_ms: u32,
     returned: u32,

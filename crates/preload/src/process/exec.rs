@@ -92,7 +92,11 @@ impl List {
     // Beside the library's constructor, which calls it in every process.
     #[unsafe(link_section = ".text.startup")]
     fn new(name: &'static [u8], entry: &[u8], has: fn(&[u8], &[u8]) -> bool) -> Self {
-        let alone: &[u8] = [name, entry, b"\0"].concat().leak();
+        let mut alone = Vec::with_capacity(name.len() + entry.len() + 1);
+        for part in [name, entry, b"\0"] {
+            alone.extend_from_slice(part);
+        }
+        let alone: &[u8] = alone.leak();
         let entry = &alone[name.len()..alone.len() - 1];
         Self {
             name,
@@ -148,11 +152,12 @@ pub unsafe fn remember(envp: Strings) {
             directories.any(|other| other == directory)
         }));
     }
-    let variables = all
-        .iter()
-        .filter(|entry| OWN.contains(&name(entry.to_bytes())))
-        .map(|entry| &*Box::leak(Box::<CStr>::from(entry)))
-        .collect();
+    let mut variables = Vec::<&CStr>::with_capacity(OWN.len());
+    for entry in all.iter() {
+        if OWN.contains(&name(entry.to_bytes())) {
+            variables.push(Box::leak(Box::<CStr>::from(entry)));
+        }
+    }
     let alone = lists[0].alone;
     let named = loader::file_of(&alone[PRELOAD.len()..]);
     let remembered = Box::new(Remembered {

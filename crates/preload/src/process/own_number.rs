@@ -56,6 +56,7 @@ pub unsafe fn put(envp: *mut *const c_char) {
 }
 
 /// The number that a variable of these holds.
+#[unsafe(link_section = ".text.startup")]
 fn held(entry: &CStr) -> Option<u32> {
     let entry = entry.to_bytes();
     let number = NUMBERS.iter().find_map(|name| entry.strip_prefix(*name))?;

@@ -257,11 +257,25 @@ unsafe impl GlobalAlloc for InternalHeap {
 /// A layout that is not empty.
 #[inline(always)] // It is `alloc` itself, which has its place.
 unsafe fn allocate(layout: Layout, zeroed: bool) -> *mut u8 {
-    patiently(|| match is_direct(layout.size()) {
+    // SAFETY: the caller's contract.
+    let block = unsafe { allocate_once(layout, zeroed) };
+    if block.is_null() && may_come() {
+        // SAFETY: as above.
+        return ask_again(&|| unsafe { allocate_once(layout, zeroed) });
+    }
+    block
+}
+
+/// # Safety
+/// A layout that is not empty.
+#[inline(never)]
+#[unsafe(link_section = ".text.startup")]
+unsafe fn allocate_once(layout: Layout, zeroed: bool) -> *mut u8 {
+    match is_direct(layout.size()) {
         true => map_aligned(layout),
         // SAFETY: by the caller's contract.
         false => ARENA.with(|arena| unsafe { arena.alloc(layout, zeroed) }),
-    })
+    }
 }
 
 /// The answer of `ask`, which is null only after [`PATIENCE`].

@@ -290,6 +290,7 @@ pub fn note_loader() {
 }
 
 #[inline(never)] // Its buffer is on the stack for as long as this takes.
+#[unsafe(link_section = ".text.startup")] // The constructor of the library calls it in every process.
 fn identity(path: &CStr) -> Option<[u64; 2]> {
     let stat = rustix::fs::stat(path).ok()?;
     Some([stat.st_dev, stat.st_ino])

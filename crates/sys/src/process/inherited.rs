@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Flag: the process was started with SIGPIPE ignored, as systemd does.
 static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 
+#[unsafe(link_section = ".text.startup")]
 extern "C" fn note() {
     IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Relaxed);
 }

@@ -38,9 +38,9 @@ pub fn idle_time(resident: u64, return_time: u64) -> u64 {
 /// What others ask a process to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReclaimRequest {
-    /// How many pages; 0: nobody asks.
+    /// The number of pages; 0: nobody asks.
     pub pages: u64,
-    /// Of those idle since before this: CLOCK_MONOTONIC, in nanoseconds.
+    /// The time since which they are to be idle, or longer: CLOCK_MONOTONIC, in nanoseconds.
     pub before_ns: u64,
 }
 
