@@ -15,12 +15,11 @@
 //! Not here: what others make of it (`ebb_tree::idle_time`).
 
 use crate::map::page_map::UNIT;
-use crate::reclaim::reclaim_queue::RESIDENT_SET;
 
 /// Fewer pages say nothing.
 const LEAST: u32 = 2 * UNIT as u32;
 /// Epochs after which a cohort is given up, as many as evict eight times what is resident.
-const LONGEST: u8 = 8 * RESIDENT_SET;
+const LONGEST: u8 = 64;
 
 /// How long what was learned is believed, in times of it.
 const BELIEVED: u64 = 64;

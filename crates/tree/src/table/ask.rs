@@ -25,16 +25,6 @@ pub struct AgeCutoff {
     pub pool_ns: u64,
 }
 
-/// For how long pages have been idle, by what is known. They have been resident for `resident` without a sign of use.
-/// Pages that leave come back after `return_time`, most of them (0: most do not, or nothing is known), and those that
-/// stay will be used as soon.
-pub fn idle_time(resident: u64, return_time: u64) -> u64 {
-    match return_time {
-        0 => resident,
-        _ => resident.min(return_time),
-    }
-}
-
 /// What others ask a process to give up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReclaimRequest {

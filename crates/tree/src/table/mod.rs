@@ -30,7 +30,7 @@ mod supervised;
 mod wait;
 
 pub(crate) use area::{clusters_of, create_leases, map_leases};
-pub use ask::{AgeCutoff, Asked, ReclaimRequest, idle_time};
+pub use ask::{AgeCutoff, Asked, ReclaimRequest};
 pub use config::{Codec, Config, Zstd};
 pub(crate) use device::DeviceRow;
 pub use device::{Answer, DeviceState};
@@ -39,7 +39,7 @@ pub use limits::Limits;
 pub use pools::PoolLimit;
 pub(crate) use refaults::Refaults;
 pub(crate) use slot::{Named, Slot, StateWord};
-pub use slot::{SlotNumber, SlotState};
+pub use slot::{SlotNumber, SlotState, idle_time};
 
 pub(crate) use awaited_children::CHILD as WAITS_FOR_CHILDREN;
 pub use start::start_threshold;

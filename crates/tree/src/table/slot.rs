@@ -1,7 +1,6 @@
 //! A process's slot: its number, the word that says what it is used for, the part of the table that is
 //! the process's own.
 
-use super::ask::idle_time;
 use super::device::Share;
 use super::limits::LimitWords;
 use super::refaults::Refaults;
@@ -188,6 +187,16 @@ pub(crate) struct Slot {
     pub counters: Line<Counters>,
     pub latency: [Histogram; 4],
     pub refaults: Refaults,
+}
+
+/// For how long pages have been idle, by what is known. They have been resident for `resident` without a sign of use.
+/// Pages that leave come back after `return_time`, most of them (0: most do not, or nothing is known), and those that
+/// stay will be used as soon.
+pub fn idle_time(resident: u64, return_time: u64) -> u64 {
+    match return_time {
+        0 => resident,
+        _ => resident.min(return_time),
+    }
 }
 
 /// A bit beside a pid, which has none so high: it was written in another PID namespace than the table's.
