@@ -1,6 +1,7 @@
 //! The cgroups that this process is in, of either version, and whether they limit its processors.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
 
 /// The controller of memory.
 pub const MEMORY: &str = "memory";
@@ -9,7 +10,7 @@ const PROCESSORS: &str = "cpu";
 
 /// A file's text; nothing where there is none.
 pub fn read(path: impl AsRef<Path>) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
+    fs::read_to_string(path).unwrap_or_default()
 }
 
 /// The directories of our cgroup of this controller and all above it, for the system whose files lie under `root`.
@@ -33,10 +34,9 @@ pub fn groups(controller: &str, cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
             continue;
         }
         for (root, mount) in mounts(mountinfo, (!v2).then_some(controller)) {
-            // In a container the mount shows a part of the hierarchy, or the path leads outside of it.
-            // The mount's own top is the nearest group to be seen then.
-            let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
-            let leaf = mount.join(below);
+            let Some(leaf) = below(&mount, &root, Path::new(path)) else {
+                continue;
+            };
             found.extend(
                 leaf.ancestors()
                     .take_while(|dir| dir.starts_with(&mount))
@@ -45,6 +45,35 @@ pub fn groups(controller: &str, cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// Where a mount, which shows the hierarchy from `root` on, has the group `path`; `None`: what it has of ours cannot be
+/// told.
+fn below(mount: &Path, root: &Path, path: &Path) -> Option<PathBuf> {
+    let above = root
+        .components()
+        .filter(|part| *part == Component::ParentDir)
+        .count();
+    if above == 0 {
+        // In a container the mount shows a part of the hierarchy, or the path leads outside of it.
+        // The mount's own top is the nearest group to be seen then.
+        return Some(mount.join(path.strip_prefix(root).unwrap_or(Path::new(""))));
+    }
+    // Mounted outside of this cgroup namespace, whose top lies so many levels below. The kernel does not tell its name.
+    let inside = path.strip_prefix("/").unwrap_or(path);
+    let mut tops = vec![mount.to_path_buf()];
+    for _ in 0..above {
+        let children = tops.iter().filter_map(|top| fs::read_dir(top).ok());
+        let children = children.flatten().flatten().map(|entry| entry.path());
+        tops = children.filter(|child| child.is_dir()).collect();
+    }
+    let own = std::process::id().to_string();
+    let has_us = |group: &PathBuf| {
+        read(group.join("cgroup.procs"))
+            .lines()
+            .any(|pid| pid == own)
+    };
+    tops.into_iter().map(|top| top.join(inside)).find(has_us)
 }
 
 /// (root inside the hierarchy, mount point) of the mounts of a controller of version 1, or of version 2.
@@ -103,6 +132,34 @@ mod tests {
             "/sys/fs/cgroup/memory",
         ];
         assert_eq!(found, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_mount_from_outside_of_the_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = dir.path();
+        for (group, process) in [("a/b", 1), ("a/ours/in", std::process::id()), ("c/ours", 2)] {
+            fs::create_dir_all(mount.join(group)).unwrap();
+            fs::write(
+                mount.join(group).join("cgroup.procs"),
+                format!("0\n{process}\n"),
+            )
+            .unwrap();
+        }
+        let mounts = format!(
+            "30 25 0:27 /../.. {} rw - cgroup2 cgroup rw\n",
+            mount.display()
+        );
+        let found = groups(MEMORY, "0::/in\n", &mounts);
+        let expected = ["a/ours/in", "a/ours", "a", ""].map(|group| mount.join(group));
+        assert_eq!(found.len(), expected.len());
+        assert!(
+            found
+                .iter()
+                .zip(&expected)
+                .all(|(found, expected)| found == expected)
+        );
+        assert!(groups(MEMORY, "0::/elsewhere\n", &mounts).is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use ebb_sys::probe;
 use ebb_sys::userfaultfd::{Access, Userfaultfd};
 use std::fs::read_to_string;
 use std::io;
+use std::path::Path;
 
 /// The checks, and the way to a userfaultfd.
 pub fn required() -> (Vec<Check>, Option<Access>) {
@@ -125,16 +126,25 @@ fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) ->
 
 /// Processes, this one, and memory are read of there.
 pub fn proc() -> Check {
+    /// The fix where another namespace's is mounted: commands that make a namespace have an option for it.
+    const MOUNT: &str = "`mount -t proc proc /proc` (`unshare --mount-proc`, `bwrap --proc /proc`)";
     let memory = read_to_string("/proc/meminfo").is_ok_and(|text| text.contains("MemTotal:"));
-    if memory && std::fs::read_link("/proc/self/exe").is_ok() {
-        return Check::ok("proc", "/proc is there");
+    if !memory || std::fs::read_link("/proc/self/exe").is_err() {
+        let detail = "/proc is not there, or not readable: it tells of memory and processes";
+        return Check::not("proc", Verdict::Missing, detail, MOUNT);
     }
-    Check::not(
-        "proc",
-        Verdict::Missing,
-        "/proc is not there, or not readable: it tells of memory and processes",
-        "`mount -t proc proc /proc`",
-    )
+    // Any other number there is another process: the wrong one would be measured, or ended.
+    let own = std::process::id().to_string();
+    if !std::fs::read_link("/proc/self").is_ok_and(|number| number == Path::new(&own)) {
+        let detail = "/proc is that of another PID namespace: it tells of other processes";
+        return Check::not("proc", Verdict::Missing, detail, MOUNT);
+    }
+    if !Path::new(&format!("/proc/self/task/{own}/children")).exists() {
+        let detail = "/proc does not tell which processes a process started";
+        let fix = "use a kernel built with CONFIG_PROC_CHILDREN";
+        return Check::not("proc", Verdict::Missing, detail, fix);
+    }
+    Check::ok("proc", "/proc is there")
 }
 
 /// Each process of the tree has a connection and its devices open, beside its program's files.

@@ -3,7 +3,7 @@
 //!
 //! It is written once, under a name that is its content's hash. The file is renamed when it is whole: no program of
 //! another `ebb run` meets a part of it. Every program of the tree loads it with the
-//! rights of its user, so a place is taken only if nobody else can write there.
+//! rights of its user, so a place is taken only if nobody else but root can write there, or in what it lies in.
 //!
 //! The directory is private (mode 0700), but for root's: programs of root's tree may become another user and start
 //! others, which load it too. So root's is one that others read and root alone writes, in /var/cache.
@@ -81,13 +81,9 @@ fn in_base(base: &Path, file: &str, hash: &str, content: Content<'_>) -> Result<
         .recursive(true)
         .mode(mode())
         .create(above)?;
-    let meta = fs::metadata(above)?;
-    let sticky = meta.mode() & 0o1000 != 0;
-    ensure!(
-        sticky || !others_write(&meta),
-        "others may write to {}: `chmod go-w` it",
-        above.display()
-    );
+    for dir in above.canonicalize()?.ancestors() {
+        trusted(dir)?;
+    }
     let dir = base.join(hash);
     own_directory(base)?;
     own_directory(&dir)?;
@@ -101,6 +97,42 @@ fn in_base(base: &Path, file: &str, hash: &str, content: Content<'_>) -> Result<
         write(&dir, &path, &content()?).context("cannot write there")?;
     }
     Ok(path)
+}
+
+/// Nobody but this user and root can put another directory in the place of one in `dir`.
+fn trusted(dir: &Path) -> Result<()> {
+    let meta = fs::metadata(dir)?;
+    let sticky = meta.mode() & 0o1000 != 0;
+    ensure!(
+        sticky || !others_write(&meta),
+        "others may write to {}: `chmod go-w` it",
+        dir.display()
+    );
+    let user = rustix::process::geteuid().as_raw();
+    ensure!(
+        meta.uid() == user || meta.uid() == 0 || is_nobodys(meta.uid()),
+        "{} belongs to another user ({}), who could put another library there",
+        dir.display(),
+        meta.uid()
+    );
+    Ok(())
+}
+
+/// Whether a user number stands for all that this user namespace has none for: root's of the machine is one, and nobody
+/// in here can be it.
+fn is_nobodys(user: u32) -> bool {
+    let text = |file: &str| fs::read_to_string(Path::new("/proc").join(file)).unwrap_or_default();
+    let overflow = text("sys/kernel/overflowuid").trim().parse() == Ok(user);
+    let is_mapped = |line: &str| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
+        (first..first + count).contains(&u64::from(user))
+    };
+    overflow && !text("self/uid_map").lines().any(is_mapped)
 }
 
 fn others_write(meta: &Metadata) -> bool {
@@ -267,6 +299,10 @@ mod tests {
         symlink(&base, &link).unwrap();
         assert!(refused(&link).contains("no directory"));
         if ebb_harness::is_root() {
+            // Its owner could rename what lies in it.
+            std::os::unix::fs::chown(dir.path(), Some(1234), None).unwrap();
+            assert!(refused(&base).contains("who could put another library there"));
+            std::os::unix::fs::chown(dir.path(), Some(0), None).unwrap();
             std::os::unix::fs::chown(&base, Some(65534), None).unwrap();
             assert!(refused(&base).contains("another user"));
         }
