@@ -23,6 +23,17 @@ const LOOKS_APART: usize = 128;
 /// them as much.
 const WORTH: u64 = 1 << 20;
 
+/// What came of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gift {
+    /// Something was given.
+    Some,
+    /// There is more, but none has been idle for as long as was asked for.
+    Young,
+    /// Nothing can leave.
+    Nothing,
+}
+
 /// Pages given back at once: each time, those are woken who wait for room.
 const AT_ONCE: i64 = 4 * UNIT as i64;
 
@@ -41,19 +52,22 @@ impl<K: Kernel> Keeper<K> {
         self.member.publish_oldest(since_ns, return_time_ns(state));
     }
 
-    /// Whether the oldest resident pages are idle since before `before_ns`.
-    pub(super) fn is_idle(&self, state: &mut State, before_ns: u64) -> bool {
-        let oldest = state.pages.oldest_ms();
-        let now = self.now();
-        let resident = now.as_nanos() as u64 - published(oldest, state, now);
-        let idle = idle_time(resident, return_time_ns(state));
-        (now.as_nanos() as u64).saturating_sub(idle) < before_ns
+    /// Whether the oldest resident pages have been idle for so long, by what is known; any where nothing is resident.
+    fn is_idle(&self, state: &mut State, idle_ms: u32) -> bool {
+        state.pages.date(self.base.now_ms());
+        let Some(oldest) = state.pages.oldest_ms() else {
+            // All of it proved hot.
+            return idle_ms == 0 || state.pages.map().resident() == 0;
+        };
+        let resident = u64::from(state.pages.now_ms().wrapping_sub(oldest));
+        let return_time = u64::from(state.pages.return_time_ms().unwrap_or(0));
+        idle_time(resident, return_time) >= u64::from(idle_ms)
     }
 
     /// Whether what is in the pool can go elsewhere. Relatives that share it each write it, and it is free
     /// when all have: idle ones are asked in turn.
     fn gives_pool(&self) -> bool {
-        self.swap_space.devices.stays(self.member)
+        self.swap_space.devices.stays(self.member) && self.swap_space.may_write(self.member)
     }
 
     /// Tells the tree what the pool holds, and since when what of it may go to devices so that others have the
@@ -74,14 +88,26 @@ impl<K: Kernel> Keeper<K> {
     /// Gives back what is asked for of the charge, evicting what it takes; where little but the pool is left, writing
     /// that to devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
     /// evicted.
-    pub fn give_up(&self, worker: &mut Worker, request: ReclaimRequest) {
-        let (from_pool, aim) = self.aim(&self.lock(), request.pages as i64);
-        if from_pool && self.give_up_pool(aim) || self.give_up_resident(worker, request, aim) {
-            return;
+    pub fn give_up(&self, worker: &mut Worker, request: ReclaimRequest) -> Gift {
+        let (from_pool, aim) = self.aim(&self.lock(), request.pages.into());
+        if from_pool && self.give_up_pool(aim) {
+            return Gift::Some;
+        }
+        let gift = self.give_up_resident(worker, request, aim);
+        match gift {
+            Gift::Some => return gift,
+            Gift::Young if !from_pool => return gift,
+            // The pool was asked for, and has nothing to give.
+            Gift::Young => return Gift::Nothing,
+            Gift::Nothing => {}
         }
         // The rest is in the pool. A process that needs more asks again.
-        self.give_up_pool(aim);
+        let gave = self.give_up_pool(aim);
         self.settle(&mut self.lock());
+        match gave {
+            true => Gift::Some,
+            false => Gift::Nothing,
+        }
     }
 
     /// Gives `pages` to the system, which has none for this process. What is charged ahead is no page: counted here, it
@@ -100,11 +126,8 @@ impl<K: Kernel> Keeper<K> {
         if from_pool {
             self.give_up_pool(aim);
         }
-        let request = ReclaimRequest {
-            pages: pages as u64,
-            before_ns: u64::MAX,
-        };
-        if !self.give_up_resident(worker, request, aim) {
+        let request = ReclaimRequest::any(pages as u64);
+        if self.give_up_resident(worker, request, aim) == Gift::Nothing {
             self.give_up_pool(aim);
         }
         self.settle(&mut self.lock());
@@ -122,16 +145,16 @@ impl<K: Kernel> Keeper<K> {
         state.charge.settle(self.member, used, 0);
     }
 
-    /// Evicts until no more than `aim` pages are charged, or no page is idle for as long as is asked for; whether anything was
-    /// evicted.
-    fn give_up_resident(&self, worker: &mut Worker, request: ReclaimRequest, aim: i64) -> bool {
+    /// Evicts until no more than `aim` pages are charged, or no page has been idle for as long as is asked for.
+    fn give_up_resident(&self, worker: &mut Worker, request: ReclaimRequest, aim: i64) -> Gift {
         /// Pages evicted at most for each that is to be given back: what is evicted takes room in
         /// the pool.
         const EACH: u64 = 2;
         let evicted = || self.counters().evicted.get();
         let begin = evicted();
-        let most = begin + EACH * request.pages + UNIT as u64;
+        let most = begin + EACH * u64::from(request.pages) + UNIT as u64;
         let mut looks = self.lock().pages.deferred_rounds(LOOKS_APART);
+        let mut young = false;
         while evicted() < most {
             {
                 let mut state = self.lock();
@@ -141,12 +164,13 @@ impl<K: Kernel> Keeper<K> {
                     self.settle(&mut state);
                 }
                 if state.charge.charged() <= aim {
-                    return true;
+                    return Gift::Some;
                 }
                 if self.release_frames(&mut state) {
                     continue;
                 }
-                if !self.is_idle(&mut state, request.before_ns) {
+                if !self.is_idle(&mut state, request.idle_ms) {
+                    young = true;
                     break;
                 }
             }
@@ -160,7 +184,11 @@ impl<K: Kernel> Keeper<K> {
             }
         }
         self.settle(&mut self.lock());
-        evicted() > begin
+        match young {
+            _ if evicted() > begin => Gift::Some,
+            true => Gift::Young,
+            false => Gift::Nothing,
+        }
     }
 
     /// Makes the pool hold less until no more than `aim` pages are charged; whether it does. A part at a

@@ -8,6 +8,7 @@
 use crate::fault::pressure;
 use crate::keeper::cpu_contention::CpuContention;
 use crate::keeper::drain_capacity::PoolTarget;
+use crate::keeper::give_to_peers::Gift;
 use crate::keeper::thread::Keeper;
 use crate::pager::Pager;
 use crate::process::worker::Worker;
@@ -270,20 +271,22 @@ impl<K: Kernel> Keeper<K> {
         }
         let before = self.counters().evicted.get();
         let charged = self.lock().charge.charged();
-        match refused {
+        let gift = match refused {
             true => {
-                let pages = request.pages.max(REFUSED) as i64;
+                let pages = u64::from(request.pages).max(REFUSED) as i64;
                 self.give_to_system(&mut turn.worker, pages);
+                Gift::Nothing
             }
             false => self.give_up(&mut turn.worker, request),
-        }
+        };
         let mut state = self.lock();
         let gave = self.counters().evicted.get() - before;
         state.peer_reclaim.gave(gave);
         if gave > 0 || state.charge.charged() < charged {
             state.offer.asked(true, self.now());
             self.publish_oldest(&mut state);
-        } else if !self.is_idle(&mut state, request.before_ns) {
+        } else if gift == Gift::Young {
+            // Who asked saw an age of before.
             self.publish_oldest(&mut state);
         } else {
             state.offer.asked(false, self.now());

@@ -6,8 +6,8 @@
 //! The pages that leave in one epoch are watched, a *cohort* at a time:
 //!
 //! ```text
-//! half of it is back                     =>  return time = the time since the last of it left, or three quarters of
-//!                                            what it was, if that is more
+//! half of it is back                     =>  return time = the time since it left, in the mean, or three quarters
+//!                                            of what it was, if that is more
 //! not within LONGEST epochs              =>  there is none: most stay out
 //! not learned again for BELIEVED times   =>  there is none known: resident pages may be idle by now, and some leave
 //! as long                                    for a trial
@@ -31,10 +31,12 @@ pub struct ReturnTime {
     learned_at_ms: u32,
     /// The epoch in which the cohort leaves; `None`: it will be the next.
     cohort: Option<u8>,
-    /// Pages that left, the moment when the last of them did, and the pages that are back.
+    /// Pages that left, and the pages that are back.
     left: u32,
-    left_ms: u32,
     returned: u32,
+    /// The moment when the first left, and the sum of how much later each other did.
+    began_ms: u32,
+    later_ms: u64,
 }
 
 impl ReturnTime {
@@ -45,8 +47,9 @@ impl ReturnTime {
             learned_at_ms: 0,
             cohort: None,
             left: 0,
-            left_ms: 0,
             returned: 0,
+            began_ms: 0,
+            later_ms: 0,
         }
     }
 
@@ -58,14 +61,17 @@ impl ReturnTime {
             _ => {}
         }
         self.cohort = Some(epoch);
-        (self.left, self.returned) = (0, 0);
+        (self.left, self.returned, self.later_ms) = (0, 0, 0);
     }
 
     /// So many pages leave in this epoch.
     pub fn evicted(&mut self, epoch: u8, pages: u32, now_ms: u32) {
         if self.cohort == Some(epoch) {
+            if self.left == 0 {
+                self.began_ms = now_ms;
+            }
             self.left = self.left.saturating_add(pages);
-            self.left_ms = now_ms;
+            self.later_ms += u64::from(now_ms.wrapping_sub(self.began_ms)) * u64::from(pages);
         }
     }
 
@@ -76,7 +82,11 @@ impl ReturnTime {
         }
         self.returned = self.returned.saturating_add(1);
         if self.left >= LEAST && self.returned >= self.left.div_ceil(2) {
-            let took = now_ms.wrapping_sub(self.left_ms).max(1);
+            let mean = (self.later_ms / u64::from(self.left)) as u32;
+            let took = now_ms
+                .wrapping_sub(self.began_ms)
+                .saturating_sub(mean)
+                .max(1);
             self.learned_ms = took.max(self.learned_ms / 4 * 3);
             self.learned_at_ms = now_ms;
             self.cohort = None;
@@ -124,17 +134,27 @@ mod tests {
         assert_eq!(run(&mut time, 40 + LONGEST..60 + LONGEST, 0), None);
     }
 
-    /// A few pages now and then are counted together.
     #[test]
-    fn few_pages_at_a_time_are_dated_by_the_last() {
+    fn a_few_pages_that_come_back_at_once_tell_it_for_a_while() {
         let mut time = ReturnTime::new();
         time.begin(0);
-        for round in 1..=4 {
-            let now = 1000 * round;
-            time.evicted(0, 8, now);
-            (0..8).for_each(|_| time.returned(0, now + 5));
+        time.evicted(0, LEAST, 1000);
+        (0..LEAST / 2).for_each(|_| time.returned(0, 1005));
+        assert_eq!(time.get_ms(1_100), Some(5));
+        assert_eq!(time.get_ms(2_000), None, "much may have changed");
+    }
+
+    /// Pages of a cohort come back before the last of it has left: the memory lacks little of what is used.
+    #[test]
+    fn a_cohort_that_takes_long_to_leave_is_dated_by_its_middle() {
+        let mut time = ReturnTime::new();
+        time.begin(0);
+        // Each comes back 10 ms after it left.
+        for now in 0..40 {
+            time.evicted(0, 4, now);
+            (0..if now < 10 { 0 } else { 4 }).for_each(|_| time.returned(0, now));
         }
-        assert_eq!(time.get_ms(4_100), Some(5));
-        assert_eq!(time.get_ms(5_000), None, "much may have changed");
+        let known = time.get_ms(40);
+        assert!(known.is_some_and(|ms| (8..=12).contains(&ms)), "{known:?}");
     }
 }

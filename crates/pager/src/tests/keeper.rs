@@ -2,6 +2,7 @@
 
 use super::machine::Machine;
 use crate::devices::device_set::DrainTarget;
+use crate::keeper::give_to_peers::Gift;
 use ebb_engine::Cpu;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// Half of what most of these tests have, however young.
 const ANY: ReclaimRequest = ReclaimRequest {
     pages: 512,
-    before_ns: u64::MAX,
+    idle_ms: 0,
 };
 
 #[test]
@@ -169,6 +170,37 @@ fn a_peer_that_asks_gets_cold_memory() {
     machine.process.serve_again(&mut machine.worker);
     let after = machine.process.member.charged();
     assert!(before - after >= 400, "{before} {after}");
+    machine.read_all();
+    machine.check();
+}
+
+/// Pages that came just now are not given to a peer that wants idle ones, and nor is the pool instead of them.
+#[test]
+fn a_peer_that_asks_for_idle_memory_gets_no_other() {
+    let mut machine = Machine::new(4096);
+    let start = machine.map(1024);
+    (0..1024).for_each(|i| machine.write(start + i * PAGE, 1 + i as u8 % 100));
+    (0..256).for_each(|i| machine.evict(start + i * PAGE));
+    machine.store_staged();
+    machine.process.measure(&mut machine.process.lock());
+    let charged = machine.process.member.charged();
+    let pool = machine.process.swap.pool_bytes();
+    let idle = ReclaimRequest {
+        idle_ms: 1_000_000,
+        ..ANY
+    };
+    assert_eq!(
+        machine.keeper.give_up(&mut machine.worker, idle),
+        Gift::Young
+    );
+    assert_eq!(machine.process.swap.pool_bytes(), pool);
+    assert!(charged - machine.process.member.charged() < 16);
+    machine.kernel.pass(Duration::from_secs(2000));
+    assert_eq!(
+        machine.keeper.give_up(&mut machine.worker, idle),
+        Gift::Some
+    );
+    assert!(charged - machine.process.member.charged() >= 400);
     machine.read_all();
     machine.check();
 }

@@ -302,15 +302,20 @@ fn ask_again(ask: &dyn Fn() -> *mut u8) -> *mut u8 {
     }
 }
 
-/// Whether memory that the caller did not get may come yet. A program's limit of addresses (`ulimit -v`) stays.
+/// Whether memory that the caller did not get may come yet. A program's limits of addresses and of data (`ulimit -v`,
+/// `-d`) stay.
 #[cold]
 #[inline(never)]
 fn may_come() -> bool {
-    // SAFETY: zeros are a limit, which the call fills.
-    let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
-    // SAFETY: one structure of ours is written.
-    let told = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
-    told != 0 || limit.rlim_cur == libc::RLIM_INFINITY
+    [libc::RLIMIT_AS, libc::RLIMIT_DATA]
+        .into_iter()
+        .all(|kind| {
+            // SAFETY: zeros are a limit, which the call fills.
+            let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
+            // SAFETY: one structure of ours is written.
+            let told = unsafe { libc::getrlimit(kind, &raw mut limit) };
+            told != 0 || limit.rlim_cur == libc::RLIM_INFINITY
+        })
 }
 
 fn is_direct(size: usize) -> bool {

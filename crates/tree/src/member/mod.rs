@@ -392,7 +392,7 @@ impl Member {
 
     /// Whether others ask this process to give up pages.
     pub fn is_asked(&self) -> bool {
-        self.table.slot(self.slot()).request.load(Relaxed) > 0
+        self.table.is_asked(self.slot())
     }
 
     /// Sleeps until there is news after `seen` (0 at first) or the time is over; returns what

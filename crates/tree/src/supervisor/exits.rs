@@ -14,7 +14,7 @@
 use super::Supervisor;
 use super::pending_children::PendingChild;
 use crate::table::{SlotNumber, StateWord};
-use ebb_sys::proc::{self, Process};
+use ebb_sys::proc::{self, Image, Process};
 use rustix::event::epoll;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -56,7 +56,8 @@ impl Supervisor {
             && !process.has_ended()
             && !self.by_pid.contains_key(&process.pid())
         {
-            self.begin_to_measure(process, false);
+            let image = process.stat().map_or(Image::default(), |stat| stat.image);
+            self.begin_to_measure(process, image);
         }
         self.measurements.walk_soon();
         self.due = Instant::now();
@@ -121,7 +122,6 @@ impl Supervisor {
         shared.coldest.store(0, SeqCst);
         shared.return_time_ns.store(0, SeqCst);
         shared.request.store(0, SeqCst);
-        shared.request_before_ns.store(0, SeqCst);
         shared.pool.store(0, SeqCst);
         self.table.waiters.0[slot.index() / 64].fetch_and(!(1 << (slot.index() % 64)), SeqCst);
         self.table.set_state(slot, StateWord::FREE);

@@ -12,10 +12,11 @@ use super::descendants::Strangers;
 use super::pace::{FASTEST, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
 use super::sharing::Sharing;
-use crate::table::{Mode, SlotNumber, SlotState, start_threshold};
+use crate::table::{Mode, ReclaimRequest, SlotNumber, SlotState, start_threshold};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::proc::{Image, Process};
 use rustix::io::Errno;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -36,17 +37,18 @@ struct UnmanagedProcess {
     process: Process,
     /// The pages as last measured.
     pages: i64,
-    /// Flag: a member that pages made it by a system call that nobody saw: what it has is mostly that one's, and
-    /// charged there.
-    copied: bool,
+    /// The program that it is: members that page may have the same pages.
+    image: Image,
     /// Flag: [`Supervisor::unjoined`] has named it.
     shown: bool,
 }
 
 impl UnmanagedProcess {
-    /// Anonymous pages that nobody else pays for.
-    fn measure(&self) -> Result<i64, Errno> {
-        if self.copied
+    /// Anonymous pages that nobody else pays for. One of the `charging` programs, forked from it by a system call that
+    /// nobody saw or managed no more, has mostly pages that another member is charged for.
+    fn measure(&self, charging: &[Image]) -> Result<i64, Errno> {
+        if self.image.is_some()
+            && charging.contains(&self.image)
             && let Ok(rollup) = self.process.rollup()
         {
             // Of a page that two share, half is each one's.
@@ -154,6 +156,25 @@ struct Holder {
     weight: u128,
     held: u128,
     slot: SlotNumber,
+}
+
+/// How much of `excess` each is to give, by weight; what is too little, or more than one has, is for those before it and
+/// after it. The heaviest come first.
+fn parts(excess: u128, holders: &[Holder]) -> Vec<(SlotNumber, u64)> {
+    let whole: u128 = holders.iter().map(|holder| holder.weight).sum();
+    let part = |holder: &Holder| match excess * holder.weight / whole.max(1) {
+        small if small < LOT => 0,
+        part => part,
+    };
+    let mut rest = excess - holders.iter().map(part).sum::<u128>();
+    let mut asked = Vec::new();
+    for holder in holders {
+        let wanted = part(holder) + rest;
+        let pages = wanted.min(holder.held);
+        rest = wanted - pages;
+        asked.push((holder.slot, pages as u64));
+    }
+    asked
 }
 
 impl Supervisor {
@@ -284,12 +305,6 @@ impl Supervisor {
             .filter_map(|(n, _)| self.pending_children[n.index()].as_ref()?.pid())
             .collect();
         let nameless = self.nameless_children();
-        let images: Vec<Image> = self
-            .table
-            .taken()
-            .filter(|(_, word)| word.is_charging())
-            .filter_map(|(n, _)| self.members[n.index()].as_ref().map(|member| member.image))
-            .collect();
         self.check_helpers();
         self.own_limits.prune();
         self.check_orphan_memory();
@@ -303,24 +318,30 @@ impl Supervisor {
                 && let image = process.stat().map_or(Image::default(), |s| s.image)
                 && !nameless.contains(&image)
             {
-                self.begin_to_measure(process, image.is_some() && images.contains(&image));
+                self.begin_to_measure(process, image);
             }
         }
         self.measurements.walk_cost = cpu_time().saturating_sub(cpu);
         self.measurements.next_walk = Some(Instant::now() + self.measurements.walk_interval());
     }
 
-    /// A process that lives has not joined, or is no member any more. `copied`: as it is noted.
-    pub(super) fn begin_to_measure(&mut self, process: Process, copied: bool) {
+    /// A process that lives has not joined, or is no member any more.
+    pub(super) fn begin_to_measure(&mut self, process: Process, image: Image) {
         self.own_limits.begin(&process);
         let unjoined = UnmanagedProcess {
             process,
             pages: 0,
-            copied,
+            image,
             shown: false,
         };
         let pid = unjoined.process.pid();
         self.measurements.unmanaged.insert(pid, unjoined);
+    }
+
+    /// The programs of members that are charged for what they have.
+    fn charging_images(&self) -> impl Iterator<Item = Image> {
+        let taken = self.table.taken().filter(|(_, word)| word.is_charging());
+        taken.filter_map(|(n, _)| self.members[n.index()].as_ref().map(|member| member.image))
     }
 
     /// Measures every process that does not charge for itself, and writes the limit.
@@ -347,7 +368,11 @@ impl Supervisor {
             .as_ref()
             .map_or(0, |own| anonymous(own).unwrap_or(0));
         let mut unmanaged = std::mem::take(&mut self.measurements.unmanaged);
-        unmanaged.retain(|_, unjoined| match unjoined.measure() {
+        let charging: Vec<Image> = match unmanaged.is_empty() {
+            true => Vec::new(),
+            false => self.charging_images().collect(),
+        };
+        unmanaged.retain(|_, unjoined| match unjoined.measure(&charging) {
             Ok(pages) => {
                 unjoined.pages = pages;
                 others += pages;
@@ -444,12 +469,14 @@ impl Supervisor {
     }
 
     /// Asks paging members to give up `excess` pages in all: each by how much it holds and how long its coldest page has
-    /// been idle. One page would cost a member as much as [`LOT`]: smaller parts are the largest one's.
+    /// been idle. One page would cost a member as much as [`LOT`]: smaller parts are the largest one's. A member that has
+    /// not taken an earlier request may be stopped: the others are asked.
     fn distribute_excess(&self, excess: i64) {
         let now = ebb_sys::clock::monotonic_ns();
         let mut holders: Vec<Holder> = self
             .table
             .paging()
+            .filter(|&slot| !self.table.is_asked(slot))
             .map(|slot| {
                 let shared = self.table.slot(slot);
                 let held = shared.charged.load(SeqCst).max(0) as u128;
@@ -460,25 +487,14 @@ impl Supervisor {
             .collect();
         if holders.iter().all(|holder| holder.weight == 0) {
             // Nobody says how old its pages are: by size alone.
-            holders
-                .iter_mut()
-                .for_each(|holder| holder.weight = holder.held);
-        }
-        holders.sort_unstable_by_key(|holder| holder.weight);
-        let Some((heaviest, others)) = holders.split_last() else {
-            return;
-        };
-        let whole: u128 = holders.iter().map(|holder| holder.weight).sum();
-        let mut left = excess as u128;
-        for holder in others {
-            let part = (excess as u128 * holder.weight / whole.max(1)).min(holder.held);
-            if part >= LOT {
-                self.table.request(holder.slot, part as u64, u64::MAX);
-                left -= part;
+            for holder in &mut holders {
+                holder.weight = holder.held;
             }
         }
-        let pages = left.min(heaviest.held) as u64;
-        self.table.request(heaviest.slot, pages, u64::MAX);
+        holders.sort_unstable_by_key(|holder| Reverse(holder.weight));
+        for (slot, pages) in parts(excess as u128, &holders) {
+            self.table.request(slot, ReclaimRequest::any(pages));
+        }
     }
 }
 
@@ -504,5 +520,36 @@ mod tests {
         assert!(!due(5000, 10, now));
         assert!(!due(5000, 10, now + turn - FASTEST));
         assert!(due(5000, 10, now + turn));
+    }
+
+    #[test]
+    fn excess_is_asked_of_the_heaviest_first_and_all_of_it_where_there_is_as_much() {
+        let divided = |excess, holders: &[(u128, u128)]| -> Vec<u64> {
+            let holder = |(n, &(weight, held)): (usize, &(u128, u128))| Holder {
+                weight,
+                held,
+                slot: SlotNumber::new(n).unwrap(),
+            };
+            let holders: Vec<Holder> = holders.iter().enumerate().map(holder).collect();
+            parts(excess, &holders)
+                .into_iter()
+                .map(|(_, pages)| pages)
+                .collect()
+        };
+        assert_eq!(divided(1000, &[(60, 5000), (40, 5000)]), [600, 400]);
+        assert_eq!(
+            divided(7, &[(60, 5000), (40, 5000)]),
+            [7, 0],
+            "too little to divide"
+        );
+        assert_eq!(divided(1000, &[(990, 5000), (10, 5000)]), [1000, 0]);
+        assert_eq!(divided(1000, &[(990, 300), (10, 5000)]), [300, 700]);
+        assert_eq!(
+            divided(1000, &[(1, 300), (0, 100)]),
+            [300, 100],
+            "all there is"
+        );
+        assert_eq!(divided(1000, &[(0, 300), (0, 900)]), [300, 700]);
+        assert_eq!(divided(1000, &[]), [0; 0]);
     }
 }

@@ -25,13 +25,34 @@ pub struct AgeCutoff {
     pub pool_ns: u64,
 }
 
-/// What others ask a process to give up.
+/// What others ask a process to give up. In one word, of which the larger stays: more pages, then younger ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReclaimRequest {
     /// The number of pages; 0: nobody asks.
-    pub pages: u64,
-    /// The time since which they are to be idle, or longer: CLOCK_MONOTONIC, in nanoseconds.
-    pub before_ns: u64,
+    pub pages: u32,
+    /// Milliseconds for which they are to have been idle, or longer; 0: any will do.
+    pub idle_ms: u32,
+}
+
+impl ReclaimRequest {
+    /// Any pages, so many; no more than a word holds.
+    pub fn any(pages: u64) -> Self {
+        Self {
+            pages: u32::try_from(pages).unwrap_or(u32::MAX),
+            idle_ms: 0,
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.pages) << 32 | u64::from(!self.idle_ms)
+    }
+
+    fn unpack(word: u64) -> Self {
+        Self {
+            pages: (word >> 32) as u32,
+            idle_ms: !(word as u32),
+        }
+    }
 }
 
 /// A process that holds fewer pages is not asked for any.
@@ -40,20 +61,18 @@ const MIN_DONOR_PAGES: i64 = 64;
 impl Table {
     /// What `me` is asked for, taken over by the caller.
     pub fn take_request(&self, me: SlotNumber) -> ReclaimRequest {
-        let slot = self.slot(me);
-        ReclaimRequest {
-            pages: slot.request.swap(0, SeqCst),
-            before_ns: slot.request_before_ns.swap(0, SeqCst),
-        }
+        ReclaimRequest::unpack(self.slot(me).request.swap(0, SeqCst))
     }
 
-    /// Asks `whom` to give up at least `pages` of those idle since before `before_ns`. Requests do not add up: who is
-    /// still short asks again.
-    pub fn request(&self, whom: SlotNumber, pages: u64, before_ns: u64) {
-        let slot = self.slot(whom);
-        // Before the pages: with those it is taken.
-        slot.request_before_ns.fetch_max(before_ns, SeqCst);
-        if slot.request.fetch_max(pages, SeqCst) < pages {
+    /// Whether `whom` has not taken what it is asked for.
+    pub fn is_asked(&self, whom: SlotNumber) -> bool {
+        ReclaimRequest::unpack(self.slot(whom).request.load(Relaxed)).pages > 0
+    }
+
+    /// Asks `whom` to give up as much at least. Requests do not add up: who is still short asks again.
+    pub fn request(&self, whom: SlotNumber, request: ReclaimRequest) {
+        let word = request.pack();
+        if request.pages > 0 && self.slot(whom).request.fetch_max(word, SeqCst) < word {
             self.wake(whom);
         }
     }
@@ -67,8 +86,7 @@ impl Table {
         };
         self.ask(
             self.coldest(self.others(me), u64::MAX).or_else(largest),
-            pages,
-            u64::MAX,
+            ReclaimRequest::any(pages),
         )
     }
 
@@ -109,11 +127,11 @@ impl Table {
         )
     }
 
-    fn ask(&self, whom: Option<SlotNumber>, pages: u64, before_ns: u64) -> Asked {
+    fn ask(&self, whom: Option<SlotNumber>, request: ReclaimRequest) -> Asked {
         match whom {
             None => Asked::Nobody,
             Some(n) => {
-                self.request(n, pages, before_ns);
+                self.request(n, request);
                 Asked::Other(n)
             }
         }
@@ -129,6 +147,7 @@ impl Table {
             let charged = slot.charged.load(Relaxed);
             charged.saturating_sub(slot.credit.load(Relaxed))
         };
+        let idle_ms = monotonic_ns().saturating_sub(before.resident_ns) / 1_000_000;
         let ask_one = |but: Option<SlotNumber>| {
             let these = || {
                 self.others(me)
@@ -139,8 +158,11 @@ impl Table {
                 .or_else(|| self.oldest_pool(these(), before.pool_ns));
             // Not all it has: it would ask for it back.
             let part = |n| own(n).max(0) as u64 / 4;
-            let pages = pages.min(colder.map_or(0, part));
-            self.ask(colder, pages, before.resident_ns)
+            let request = ReclaimRequest {
+                idle_ms: u32::try_from(idle_ms).unwrap_or(u32::MAX),
+                ..ReclaimRequest::any(pages.min(colder.map_or(0, part)))
+            };
+            self.ask(colder, request)
         };
         let asked = ask_one(None);
         if let Asked::Other(first) = asked {
@@ -177,7 +199,7 @@ mod tests {
             assert!(table.try_charge(*n, 1000));
         }
         table.add_credit_for_test(slots[1], 1000);
-        let asked = |n: usize| table.slot(slots[n]).request.swap(0, SeqCst);
+        let asked = |n: usize| u64::from(table.take_request(slots[n]).pages);
         let before = |resident_ns, pool_ns| AgeCutoff {
             resident_ns,
             pool_ns,
@@ -220,5 +242,28 @@ mod tests {
             table.ask_colder(slots[0], before(301, 0), 50),
             Asked::Nobody
         );
+    }
+
+    #[test]
+    fn the_larger_request_stays_and_then_the_one_for_younger_pages() {
+        let (table, _fd) = Table::create(10_000, Config::default()).unwrap();
+        let whom = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        let request = |pages, idle_ms| ReclaimRequest { pages, idle_ms };
+        assert_eq!(table.take_request(whom).pages, 0);
+        for (made, expected) in [
+            (vec![request(5, 100), request(9, 50)], request(9, 50)),
+            (vec![request(9, 50), request(5, 0)], request(9, 50)),
+            (vec![request(9, 50), request(9, 20)], request(9, 20)),
+            (vec![request(9, 20), request(9, 50)], request(9, 20)),
+            (vec![ReclaimRequest::any(1 << 40)], request(u32::MAX, 0)),
+        ] {
+            made.into_iter()
+                .for_each(|request| table.request(whom, request));
+            assert!(table.is_asked(whom));
+            assert_eq!(table.take_request(whom), expected);
+            assert!(!table.is_asked(whom));
+        }
+        table.request(whom, request(0, 0));
+        assert!(!table.is_asked(whom));
     }
 }

@@ -160,9 +160,8 @@ pub(crate) struct Slot {
     pub coldest: AtomicU64,
     /// Nanoseconds after which most of what it evicts comes back; 0: most does not.
     pub return_time_ns: AtomicU64,
-    /// Pages that others ask it to give up, of those idle since before a monotonic time.
+    /// What others ask it to give up: a packed [`ReclaimRequest`].
     pub request: AtomicU64,
-    pub request_before_ns: AtomicU64,
     /// Devices whose descriptors it holds, one bit a row. Set by the supervisor when it sends
     /// them, cleared by the process when it has closed them.
     pub attached: AtomicU32,

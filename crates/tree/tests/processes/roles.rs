@@ -210,7 +210,7 @@ fn giver(wants: u64, age: u64) {
     member.message(&format!("has {wants}"));
     loop {
         seen = member.wait(seen, Some(Duration::from_secs(1)));
-        let asked = member.take_reclaim_request().pages.min(member.own_charge());
+        let asked = u64::from(member.take_reclaim_request().pages).min(member.own_charge());
         if asked > 0 {
             member.uncharge(asked);
             member.message(&format!("gave {asked} of {wants}"));
