@@ -30,11 +30,7 @@ impl<K: Kernel> FaultService<K> {
 
     fn serve_on(&self, worker: &mut Worker, pending: PendingFault, stuck: Option<DeferredFault>) {
         if let Some(stuck) = self.serve_unless_stuck(worker, pending, stuck) {
-            match self.base.lifecycle.is_keeper(self.kernel.thread()) {
-                // It comes once more, to a service thread.
-                true => self.wake_unserved(pending.waiter()),
-                false => worker.defer(stuck),
-            }
+            worker.defer(stuck);
         }
     }
 
@@ -47,16 +43,12 @@ impl<K: Kernel> FaultService<K> {
     ) -> Option<DeferredFault> {
         let mut refusals = Refusals::default();
         let mut direct = stuck.is_some();
+        let mut made_room = false;
         loop {
             // That is not what the fault costs.
             pending.since += self.waits_while_closed();
             match self.serve(worker, &pending) {
                 Served::Done => return None,
-                // Nobody but the keeper gives pages up: it comes once more, to a service thread.
-                Served::NoPage if self.base.lifecycle.is_keeper(self.kernel.thread()) => {
-                    self.wake_unserved(pending.waiter());
-                    return None;
-                }
                 Served::NoPage => {
                     self.refused(&mut refusals);
                     continue;
@@ -72,7 +64,12 @@ impl<K: Kernel> FaultService<K> {
                 self.wanted_room(wanted);
             }
             match made.step {
-                Step::Progress | Step::Enough if stuck.is_none() => continue,
+                // What it made is this fault's, and not the next one's that is read: once, as others have to get on.
+                Step::Progress | Step::Enough
+                    if stuck.is_none() || !std::mem::replace(&mut made_room, true) =>
+                {
+                    continue;
+                }
                 Step::Progress | Step::Enough => {}
                 Step::Full | Step::Nothing if self.shrinks_pool() => continue,
                 Step::Full | Step::Nothing => {}
@@ -90,19 +87,17 @@ impl<K: Kernel> FaultService<K> {
             self.kernel.follow_user();
             self.wanted_room(wanted);
             // They may be older, and what they are brought is not to be taken from them meanwhile. Those of this
-            // thread nobody else knows of, and a keeper has other things to do.
-            let others = pending.is_followed || !worker.is_free() || self.kernel.has_faults(0);
-            if others || self.base.lifecycle.is_keeper(self.kernel.thread()) {
+            // thread nobody else knows of.
+            if pending.is_followed || !worker.is_free() || self.kernel.has_faults(0) {
                 return stuck;
             }
         }
     }
 
-    /// A thread that needs a moment without transits has it before another fault begins. Not in the keeper, which
-    /// others need. The time that this took.
+    /// A thread that needs a moment without transits has it before another fault begins. The time that this took.
     fn waits_while_closed(&self) -> Duration {
         let transit = &self.base.transit;
-        match transit.is_closed() && !self.base.lifecycle.is_keeper(self.kernel.thread()) {
+        match transit.is_closed() {
             true => transit.wait_open(self.kernel, Duration::MAX),
             false => Duration::ZERO,
         }
@@ -132,14 +127,15 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// Serves the faults whose page was in transit when they came. The thread that ends a transit gets them on its
-    /// worker, and must call this: nobody else will.
+    /// worker, and must call this or `wake_again`: nobody else will.
     pub fn serve_again(&self, worker: &mut Worker) {
         while let Some(fault) = worker.next_unparked() {
             self.serve_until_done(worker, PendingFault::alone(fault, self.now()));
         }
     }
 
-    /// Lets them come once more instead, to a service thread: for who must not wait meanwhile.
+    /// Lets them come once more instead, to a service thread: for the keeper, which serves none. It must not wait for
+    /// memory that it alone gives up.
     pub fn wake_again(&self, worker: &mut Worker) {
         while let Some(fault) = worker.next_unparked() {
             self.wake_unserved(Waiter::of(&fault));

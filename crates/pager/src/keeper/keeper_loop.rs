@@ -22,6 +22,8 @@ pub const BUSY: Duration = Duration::from_millis(20);
 const RESCUED: Duration = Duration::from_secs(1);
 /// While a memory call of a child's has to be made again: what a transit takes.
 const OWING: Duration = Duration::from_micros(50);
+/// A lock that is held for longer has a holder without a processor.
+const HELD: Duration = Duration::from_micros(500);
 /// Turns that a call of a child's waits for transits.
 const OWED: u32 = 64;
 /// How long the keeper waits until those that are under way have ended.
@@ -111,6 +113,7 @@ impl<K: Kernel> Pager<K> {
         if std::mem::replace(&mut turn.seen, seen) != seen {
             turn.quiet = QUIET;
         }
+        keeper.sees_to_holders();
         self.follow_user_change(keeper);
         keeper.keeper_looks();
         keeper.attend_fork(&mut turn.worker);
@@ -120,7 +123,7 @@ impl<K: Kernel> Pager<K> {
         keeper.look_after_supervisor(turn);
         keeper.give_to_peers(turn);
         keeper.work_in_background(turn);
-        keeper.serve_again(&mut turn.worker);
+        keeper.wake_again(&mut turn.worker);
     }
 
     /// Makes the memory calls of children. Where pages that one needs were in transit turn after turn, no fault begins
@@ -304,12 +307,31 @@ impl<K: Kernel> Keeper<K> {
         };
         let (devices, now) = (&self.swap_space.devices, || self.now());
         turn.moving = devices.update(self.member, self.swap, self.cpu(), now, &mut target);
+        self.attend_waiting(&mut turn.worker);
         for _ in 0..STEPS {
-            // Somebody may be waiting for what is asked for.
             self.swap.others_loaded(self.member.last_load_ns());
-            if !self.swap.work(self.cpu()) || self.member.is_asked() {
+            if !self.swap.work(self.cpu()) || self.is_wanted() {
                 break;
             }
+        }
+    }
+
+    /// Whether somebody waits for what the keeper alone does.
+    fn is_wanted(&self) -> bool {
+        let base = &self.base;
+        self.member.is_asked() || base.registration.is_awaited() || base.fork.is_wanted()
+    }
+
+    /// A thread of idle urgency may wait for its processor with the lock of the state in its hand, or the gate. The keeper, which
+    /// alone sees to that, does not wait for them before it has.
+    fn sees_to_holders(&self) {
+        let begin = self.now();
+        let is_held = || self.base.try_lock_service().is_none() || self.try_gate().is_none();
+        while is_held() {
+            if self.now() - begin > HELD {
+                return self.services.compete(true);
+            }
+            self.kernel.sleep(OWING);
         }
     }
 }
@@ -329,7 +351,7 @@ mod tests {
     /// Where a device goes and its pages take room in memory, the keeper evicts, and so comes by faults of others: on
     /// pages whose transit it ended.
     #[test]
-    fn faults_that_the_keeper_took_over_are_served_by_the_end_of_its_turn() {
+    fn faults_that_the_keeper_took_over_come_again_by_the_end_of_its_turn() {
         let mut machine = Machine::new(1024);
         let page = machine.map(1);
         machine.write(page, 5);
@@ -340,7 +362,8 @@ mod tests {
         let mut turn = KeeperTurn::new(machine.kernel);
         turn.worker.unpark(&mut faults.to_vec());
         machine.pager.keeper_turn(&machine.keeper, &mut turn);
-        assert_eq!(machine.kernel.touch(7, page, None).ok(), Some(5));
+        assert!(!machine.kernel.waits(7));
+        machine.read_all();
     }
 
     /// A process of 32 MiB or more charges as many pages ahead as are to be given up. They are no pages of the system's:

@@ -257,8 +257,9 @@ impl<K: Kernel> Pager<K> {
             }
             let (stop, managed) = state.ranges.part(at, end);
             let now = match advice {
-                // One of the outcomes that it allows.
-                libc::MADV_FREE if managed && swap.is_some() => libc::MADV_DONTNEED,
+                // One of the outcomes that it allows. Before it pages, too: the system may drop such a page at any time
+                // until it is written, and from a frame of ours as well. Whoever reads that frame waits for ever.
+                libc::MADV_FREE if managed => libc::MADV_DONTNEED,
                 as_it_is => as_it_is,
             };
             // SAFETY: the caller answers for the system call.
