@@ -136,6 +136,18 @@ fn memory_from_brk() {
     common::same_in_parts(&job, "brk", &[2], &[]);
 }
 
+/// MADV_FREE drops at once, before the process pages as well. The system could take what is only free to go from a frame
+/// of ours later, and whoever read that would wait for ever.
+#[test]
+fn memory_that_is_free_to_go_goes_at_once() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("freed").as_os_str()]);
+    let managed = Under::budget(256 * MIB).run(&job);
+    assert_eq!(managed.run.stdout, b"64\n", "{}", managed.run.stderr);
+}
+
 /// Memory that is dropped while it is out reads as zeros, however it was dropped.
 #[test]
 fn memory_that_is_dropped_while_it_is_out() {
