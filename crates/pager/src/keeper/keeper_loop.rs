@@ -123,7 +123,6 @@ impl<K: Kernel> Pager<K> {
         keeper.look_after_supervisor(turn);
         keeper.give_to_peers(turn);
         keeper.work_in_background(turn);
-        keeper.wake_again(&mut turn.worker);
     }
 
     /// Makes the memory calls of children. Where pages that one needs were in transit turn after turn, no fault begins
@@ -307,6 +306,7 @@ impl<K: Kernel> Keeper<K> {
         };
         let (devices, now) = (&self.swap_space.devices, || self.now());
         turn.moving = devices.update(self.member, self.swap, self.cpu(), now, &mut target);
+        // Whatever this turn did before: nothing after it ends transits.
         self.attend_waiting(&mut turn.worker);
         for _ in 0..STEPS {
             self.swap.others_loaded(self.member.last_load_ns());
