@@ -642,6 +642,25 @@ fn private_mappings_of_files() {
     }
 }
 
+/// What a linker maps so, reads and never writes stays the page cache's: 240 MiB that do not compress are more than the
+/// budget, and nothing else takes them.
+#[test]
+fn private_mappings_of_files_that_nobody_writes() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let job = Job::new([c_program("linked").as_os_str(), "30".as_ref()])
+        .dir(dir.path())
+        .time_limit(Duration::from_secs(30));
+    let managed = Under::budget(100 * MIB)
+        .options(&["--swap", "none"])
+        .run(&job);
+    let expected = format!("{}\n", 30 * (8 << 20) / 4096);
+    let said = String::from_utf8_lossy(&managed.run.stdout);
+    assert_eq!(said, expected, "{}", managed.run.stderr);
+}
+
 /// A program may have functions of these names, and other libraries have answers of their own: ours are the system's.
 #[test]
 fn functions_of_the_program_that_are_named_as_libcs() {

@@ -29,6 +29,10 @@ use ebb_sys::paging::Kernel;
 /// the page cache gives the rest back at once.
 const SIZES: std::ops::RangeInclusive<usize> = 1 << 20..=64 << 20;
 
+/// Bytes of copies that a process has at most. Linkers map all that they read so, gigabytes of it: what nobody writes is
+/// the page cache's at no cost, and would have to be stored.
+const MOST: usize = *SIZES.end();
+
 /// Flags of the call that say where the memory is to be.
 const PLACE: i32 =
     libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT | libc::MAP_NORESERVE;
@@ -84,6 +88,7 @@ impl<K: Kernel> Pager<K> {
             || !self.wanted()
             || self.is_child()
             || replaces && !self.is_reserved(addr, len)
+            || !self.has_room_for_copy(len)
         {
             return None;
         }
@@ -118,6 +123,18 @@ impl<K: Kernel> Pager<K> {
             Err(error) => Some(Err(error)),
             Ok(start) => Some(self.copy_in(start, &file).map(|()| start)),
         }
+    }
+
+    /// Whether so much may be copied beside the copies that there are.
+    fn has_room_for_copy(&'static self, len: usize) -> bool {
+        self.kernel.on_own_stack(move || {
+            let state = self.lock();
+            let copies = state
+                .ranges
+                .all()
+                .filter(|range| range.attributes.shadow.is_some());
+            copies.map(|range| range.end - range.start).sum::<usize>() + len <= MOST
+        })
     }
 
     /// Whether such an area is managed, and nobody may touch it.
