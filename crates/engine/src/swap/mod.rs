@@ -324,6 +324,11 @@ impl Swap {
         self.space.group(group).set_writeback(may);
     }
 
+    /// Whether they may; a new group's pages may.
+    pub fn group_writeback(&self, group: GroupId) -> bool {
+        self.space.group(group).writeback()
+    }
+
     /// From now on pages of `group` are written back before those of others, which have their turn
     /// when it has none that may be. An order only: which groups may be written is another setting.
     pub fn write_back_first(&self, group: GroupId) {
