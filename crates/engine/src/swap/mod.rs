@@ -72,8 +72,9 @@ use usefulness::Usefulness;
 /// Counters that live where the embedder wants them.
 #[derive(Clone)]
 pub enum CountersRef {
-    /// In memory that is never unmapped, shared by a process tree.
-    Static(&'static Counters),
+    /// In memory that is never unmapped, shared by a process tree. Where is asked at each use: after a fork the child
+    /// counts elsewhere.
+    Static(Arc<dyn Fn() -> &'static Counters + Send + Sync>),
     /// Anywhere else.
     Shared(Arc<Counters>),
 }
@@ -82,7 +83,7 @@ impl Deref for CountersRef {
     type Target = Counters;
     fn deref(&self) -> &Counters {
         match self {
-            Self::Static(counters) => counters,
+            Self::Static(counters) => counters(),
             Self::Shared(counters) => counters,
         }
     }
