@@ -37,11 +37,12 @@ impl Devices {
     /// In the child: nothing is ours any more. Clusters with used slots become the parent's,
     /// read and free only, until the last slot is freed or they are adopted; the others are forgotten. A device
     /// without a lender accepts no allocation any more: its slots go on being the parent's,
-    /// who may reuse them at any time.
+    /// who may reuse them at any time. Errors count here as they did, and are the parent's to report.
     pub fn fork_child(&self) {
         self.flush_all_returns(Cpu(0));
         self.let_cursors_go(|_| true);
         for device in self.devices() {
+            device.failed.store(0, Relaxed);
             let Some(lender) = &device.lender else {
                 device.lists().only_read = true;
                 device.accept(false);

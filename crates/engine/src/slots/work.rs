@@ -16,6 +16,12 @@ impl Devices {
         self.wanted.0.load(Relaxed)
     }
 
+    /// Whether a process looked in vain for a cluster of any of the devices, and may be helped by what this one
+    /// gives back.
+    pub fn is_wanted(&self) -> bool {
+        self.devices().iter().any(|device| device.is_wanted())
+    }
+
     /// One step of background work. It empties return caches, but for a stock where it is in use, then
     /// does up to `max` discards, thawed, adopted or released clusters. On a nearly full device it reclaims
     /// cached slots; then it compacts and packs. Says how much was done; 0 means that nothing is left.

@@ -55,7 +55,9 @@ impl Default for Config {
 pub enum ConfigError {
     /// The pool's limit is too small or too large.
     #[error(
-        "the pool's limit of {0} bytes is out of range: give {MIN_POOL} (1 MiB) to {MAX_POOL} (64 GiB), or codec none for no pool"
+        "the pool's limit of {0} bytes is out of range: give {MIN_POOL} ({least} MiB) to {MAX_POOL} ({most} GiB), or codec none for no pool",
+        least = MIN_POOL >> 20,
+        most = MAX_POOL >> 30
     )]
     PoolMax(u64),
     /// The threshold is no percentage.
@@ -116,7 +118,7 @@ mod tests {
                 pool_max_bytes: u64::MAX,
                 ..fine
             })
-            .contains("64 GiB")
+            .contains("to 137438953472 (128 GiB)")
         );
         assert!(
             bad(Config {

@@ -72,8 +72,9 @@ use usefulness::Usefulness;
 /// Counters that live where the embedder wants them.
 #[derive(Clone)]
 pub enum CountersRef {
-    /// In memory that is never unmapped, shared by a process tree.
-    Static(&'static Counters),
+    /// In memory that is never unmapped, shared by a process tree. Where is asked at each use: after a fork the child
+    /// counts elsewhere.
+    Static(Arc<dyn Fn() -> &'static Counters + Send + Sync>),
     /// Anywhere else.
     Shared(Arc<Counters>),
 }
@@ -82,7 +83,7 @@ impl Deref for CountersRef {
     type Target = Counters;
     fn deref(&self) -> &Counters {
         match self {
-            Self::Static(counters) => counters,
+            Self::Static(counters) => counters(),
             Self::Shared(counters) => counters,
         }
     }
@@ -322,6 +323,11 @@ impl Swap {
     /// Says whether the pages of a group may be written to devices.
     pub fn set_group_writeback(&self, group: GroupId, may: bool) {
         self.space.group(group).set_writeback(may);
+    }
+
+    /// Whether they may; a new group's pages may.
+    pub fn group_writeback(&self, group: GroupId) -> bool {
+        self.space.group(group).writeback()
     }
 
     /// From now on pages of `group` are written back before those of others, which have their turn

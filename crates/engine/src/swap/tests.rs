@@ -9,13 +9,14 @@ mod model;
 mod ranges;
 mod shrinking;
 mod sparse;
+mod turns;
 mod windows;
 
 use super::*;
 use crate::PageBytes;
 use crate::codec::{Codec, Coder, Damaged};
 use crate::entries::Handle;
-use crate::env::{IoError, ReadOp, Store, WriteOp};
+use crate::env::{IoError, Lender, ReadOp, Store, WriteOp};
 use crate::random::Random;
 use crate::slots::{DeviceSpec, Drain, DrainError, Options};
 use crate::{CLUSTER_SLOTS, Cpu, DeviceId, Node, PAGE_SIZE, SlotIndex};
@@ -290,6 +291,11 @@ pub(super) fn rig(config: Config, clusters: Option<usize>) -> Rig {
 
 /// With devices of so many clusters each.
 fn rig_of(config: Config, clusters: &[usize]) -> Rig {
+    rig_lent(config, clusters, None)
+}
+
+/// The same, with clusters that are lent.
+fn rig_lent(config: Config, clusters: &[usize], lender: Option<Arc<dyn Lender>>) -> Rig {
     let world = Arc::new(World {
         now: AtomicU64::new(1),
         prefetched: AtomicUsize::new(0),
@@ -303,7 +309,7 @@ fn rig_of(config: Config, clusters: &[usize]) -> Rig {
     let added = devices.first().map(|_| {
         let all = Devices::new(world.clone(), Options::default());
         for device in &devices {
-            all.add(device.clone(), DeviceSpec::default(), None)
+            all.add(device.clone(), DeviceSpec::default(), lender.clone())
                 .unwrap();
         }
         Arc::new(all)

@@ -22,20 +22,33 @@ impl Swap {
     pub fn work(&self, cpu: Cpu) -> bool {
         self.in_background(|background| {
             // Beyond its limit the pool gives up what holds nothing before it writes pages out.
-            (self.pool.bytes() > self.pool.max() && self.tidy_step(cpu, background))
+            let pool = (self.pool.bytes() > self.pool.max() && self.tidy_step(cpu, background))
                 || self.shrink_step(cpu, background)
                 || self.pool.give_back(WARM_WINDOWS) > 0
                 || self.compact_step(Worth::Much)
                 || self.repack_step(cpu, background, false)
-                || self.recompress_step(cpu, background)
-                || self
-                    .devices
-                    .as_ref()
-                    .is_some_and(|devices| devices.work(cpu, DEVICE_STEPS) > 0)
-                || self.rest_step(background)
+                || self.recompress_step(cpu, background);
+            let devices = self.devices_step(cpu, pool);
+            pool || devices || self.rest_step(background)
         })
         // Last, as it takes long, and while nobody can be waiting for it.
         .is_some_and(|did| did || self.env.codecs.work())
+    }
+
+    /// The devices' turn: when there is nothing else to do, and beside what the pool has to do (`busy`) when
+    /// somebody waits for it, as that may go on for minutes. Whether there was anything to do.
+    fn devices_step(&self, cpu: Cpu, busy: bool) -> bool {
+        let Some(devices) = &self.devices else {
+            return false;
+        };
+        if busy {
+            if !devices.wants_work() && !devices.is_wanted() {
+                return false;
+            }
+            // A store that waits for room in the pool has it by now.
+            self.background_slot.step_done();
+        }
+        devices.work(cpu, DEVICE_STEPS) > 0
     }
 
     /// Whether background work cannot wait: stores are about to find the pool at its limit, and

@@ -48,6 +48,8 @@ impl Generations {
         let youngest = self.youngest();
         if swap.group_pool_bytes(youngest) > 0 {
             let next = (youngest.0 + 1) % COUNT;
+            // Pages may be stored before the setting is looked at again.
+            swap.set_group_writeback(GroupId(next), swap.group_writeback(youngest));
             self.youngest.store(next, Relaxed);
             self.begun.fetch_max(next + 1, Relaxed);
         }
@@ -94,6 +96,25 @@ fn first(youngest: u16, begun: u16, relatives: bool, holds: impl Fn(u16) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::machine::Machine;
+    use ebb_engine::{Cpu, PAGE_SIZE};
+
+    /// The first stores after a fork may find the pool full.
+    #[test]
+    fn a_new_generation_may_be_written_where_the_last_may() {
+        let machine = Machine::new(1024);
+        let (swap, generations) = (machine.process.swap, Generations::new());
+        // Of a page that is not the same everywhere.
+        let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i / 100) as u8);
+        for may in [false, true, false] {
+            generations.choose(swap, may, true);
+            let youngest = generations.youngest();
+            swap.store(Cpu(0), youngest, &[&page]).expect("room");
+            generations.begin(swap);
+            assert_ne!(generations.youngest(), youngest);
+            assert_eq!(swap.group_writeback(generations.youngest()), may);
+        }
+    }
 
     #[test]
     fn the_youngest_goes_first_among_relatives_and_the_oldest_without() {

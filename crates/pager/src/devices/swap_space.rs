@@ -89,7 +89,7 @@ impl SwapSpace {
 /// `before_give_back` hears of memory of the engine that is about to go back to the system.
 pub fn open<K: Kernel>(
     kernel: &'static K,
-    member: &Member,
+    member: &'static Member,
     before_give_back: impl Fn(&[u8]) + Send + Sync + 'static,
 ) -> Result<&'static SwapSpace, String> {
     let config = member.config();
@@ -127,7 +127,7 @@ pub fn open<K: Kernel>(
             kernel,
             before_give_back,
         }),
-        counters: CountersRef::Static(member.counters()),
+        counters: CountersRef::Static(Arc::new(|| member.counters())),
         codecs: Arc::new(match member.config().codec {
             Codec::Zstd(zstd) | Codec::Lz4ThenZstd(zstd) if zstd.dictionary => {
                 PageCodecs::with_dictionary(zstd.level)
@@ -150,4 +150,33 @@ pub fn open<K: Kernel>(
     };
     space.limit_pool(member, member.budget());
     Ok(Box::leak(Box::new(space)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fault::install::Refusals;
+    use crate::tests::machine::Machine;
+    use ebb_engine::{Cpu, PAGE_SIZE};
+
+    #[test]
+    fn the_engine_of_a_forked_child_counts_for_the_child() {
+        let mut machine = Machine::new(1024);
+        let (pager, process) = (machine.pager, machine.process);
+        // Of a page that is not the same everywhere.
+        let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i / 100) as u8);
+        let store = || {
+            let group = process.swap_space.generations.youngest();
+            process.swap.store(Cpu(0), group, &[&page]).expect("room");
+        };
+        store();
+        let parents = process.member.counters();
+        assert_eq!(parents.zswpout.get(), 1);
+        while !process.quiesce(&mut machine.worker, &mut Refusals::default()) {}
+        let (locked, slot) = pager.reserve_quiescent(process).expect("quiescent");
+        pager.reset_in_child(locked, slot);
+        let childs = process.member.counters();
+        assert!(!std::ptr::eq(parents, childs));
+        store();
+        assert_eq!((parents.zswpout.get(), childs.zswpout.get()), (1, 1));
+    }
 }

@@ -6,6 +6,7 @@
 //! cluster's lock ([`Device::isolate`]).
 
 use super::Device;
+use super::compact_walk::CompactWalk;
 use crate::locks::{lock, try_lock};
 use crate::slots::cluster::{Cluster, ClusterGuard, ClusterState, LISTS, NIL, Owner};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -32,6 +33,8 @@ pub(in crate::slots) struct Lists {
     pub idle: u64,
     /// Flag: this process may only read the device, which accepts nothing any more.
     pub only_read: bool,
+    /// The way of compaction through the part-filled ones.
+    pub compaction: CompactWalk,
 }
 
 /// Whether another thread's hold on a cluster is waited for.

@@ -2,6 +2,7 @@
 //! cluster moves between them, are in [`lists`].
 
 pub(super) mod backing;
+pub(super) mod compact_walk;
 pub(super) mod copies;
 pub(super) mod cursor;
 pub(super) mod device_order;
@@ -22,6 +23,7 @@ use crate::locks::{CachePadded, Guard, LockRank, Ordered, lock};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use backing::Backing;
+use compact_walk::CompactWalk;
 use copies::Copies;
 use cursor::Cursor;
 use drain_progress::DrainProgress;
@@ -121,6 +123,7 @@ impl Device {
                     held: 0,
                     idle: 0,
                     only_read: false,
+                    compaction: CompactWalk::new(),
                 }),
                 Backing::new(clusters),
             )),

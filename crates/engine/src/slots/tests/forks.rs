@@ -401,3 +401,33 @@ proptest! {
         prop_assert_eq!(devices.usage()[0].used, 0);
     }
 }
+
+/// Whoever adds up the errors of all processes counts each once. What errors took out of service stays out.
+#[test]
+fn a_child_reports_its_own_errors_alone() {
+    let (devices, _lender) = lent(8);
+    let mut out = ExtentList::new();
+    for i in 0..64 {
+        devices.allocate(A, 1, EntryId(i), &mut out).unwrap();
+    }
+    let fails = |slots: std::ops::Range<u32>| {
+        for slot in slots.map(SlotIndex) {
+            devices.bad_slot(A, DeviceId(0), slot).unwrap();
+        }
+        let usage = devices.usage()[0];
+        (usage.errors, usage.out)
+    };
+    assert_eq!(fails(0..DEVICE_ERROR_LIMIT - 1), (15, false));
+    devices.fork_child();
+    let usage = devices.usage()[0];
+    assert_eq!((usage.errors, usage.out), (0, false));
+    // One more, in a cluster of its own.
+    out.clear();
+    devices.allocate(A, 1, EntryId(100), &mut out).unwrap();
+    let next = out[0].start.0;
+    assert_eq!(fails(next..next + 1), (1, true), "the others count");
+    devices.fork_child();
+    let usage = devices.usage()[0];
+    assert_eq!((usage.errors, usage.out, usage.accepting), (0, true, false));
+    devices.check();
+}

@@ -1,7 +1,7 @@
 //! One test for each rule that random operations seldom reach.
 
-use super::super::cluster::Cell;
 use super::super::cluster::table::Table;
+use super::super::cluster::{Cell, FREE};
 use super::model::{Op, Run};
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -806,6 +806,57 @@ fn compaction_makes_whole_clusters() {
     assert_eq!(run.entries.naive.lock().unwrap().owner.len(), held);
     run.allocate(A, 512);
     assert_eq!(run.out.len(), 1, "{:?}", run.out);
+}
+
+/// Nearly empty clusters behind many that are not worth emptying are found, and none is looked for without end.
+#[test]
+fn compaction_gets_past_fuller_clusters_at_the_lists_begin() {
+    const EACH: u32 = 100;
+    let fill = |nearly_empty: bool| {
+        let (devices, id) = one(u64::from(2 * EACH) * 512, Options::default());
+        let mut out = ExtentList::new();
+        for c in 0..2 * EACH {
+            let owner = EntryId(c * 512);
+            devices.allocate(A, 512, owner, &mut out).unwrap();
+        }
+        for (c, extent) in (0..).zip(out.iter()) {
+            let used = if nearly_empty && c >= EACH { 20 } else { 300 };
+            for at in used..512 {
+                let slot = SlotIndex(extent.start.0 + at);
+                devices.give_now(A, single(id, slot.0)).unwrap();
+            }
+        }
+        let first = out[0];
+        devices.set_mover(Arc::new(Short(false.into())));
+        (devices, id, first)
+    };
+    // The page of entry 0 cannot be moved.
+    let (devices, id, first) = fill(true);
+    assert_eq!(devices.cluster_fills(id).len(), 2 * EACH as usize);
+    devices.let_cursors_go(|_| true);
+    let device = devices.device(id).unwrap();
+    let steps = (0..100).take_while(|_| device.len(FREE) == 0 && devices.compact(A, &device) > 0);
+    assert!(steps.count() <= 5, "two of them looked at those ahead");
+    assert!(device.len(FREE) > 0);
+    devices.check();
+    while devices.compact(A, &device) > 0 {}
+    assert_eq!(device.len(FREE), 2, "as many as are worth having");
+    devices.check();
+    devices.give_now(A, single(id, first.start.0)).unwrap();
+
+    // Where there is none, one round is all, and later a step at a time.
+    let (devices, id, _) = fill(false);
+    let device = devices.device(id).unwrap();
+    let steps = (0..100).take_while(|_| devices.compact(A, &device) > 0);
+    assert_eq!(steps.count(), 3);
+    assert_eq!(devices.compact(A, &device), 0);
+    // One that is emptied later is found by these.
+    for slot in (0..290).map(|at| 150 * 512 + at) {
+        devices.give_now(A, single(id, slot)).unwrap();
+    }
+    assert!((0..5).any(|_| devices.compact(A, &device) > 1));
+    assert_eq!(device.len(FREE), 1);
+    devices.check();
 }
 
 /// A mover for which the system has no memory at times. Of entry 0 the page cannot be read.
