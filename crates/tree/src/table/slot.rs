@@ -160,7 +160,7 @@ pub(crate) struct Slot {
     pub coldest: AtomicU64,
     /// Nanoseconds after which most of what it evicts comes back; 0: most does not.
     pub return_time_ns: AtomicU64,
-    /// What others ask it to give up: a packed [`ReclaimRequest`].
+    /// The request of others for pages: a packed [`ReclaimRequest`](super::ask::ReclaimRequest).
     pub request: AtomicU64,
     /// Devices whose descriptors it holds, one bit a row. Set by the supervisor when it sends
     /// them, cleared by the process when it has closed them.
