@@ -293,6 +293,18 @@ impl Supervisor {
         Some(pid)
     }
 
+    /// The user knows that a process of the tree cannot be managed.
+    pub(super) fn is_told_of(&mut self, process: Process) {
+        let pid = process.pid();
+        if !self.measurements.unmanaged.contains_key(&pid) {
+            let image = process.stat().map_or(Image::default(), |stat| stat.image);
+            self.begin_to_measure(process, image);
+        }
+        if let Some(unjoined) = self.measurements.unmanaged.get_mut(&pid) {
+            unjoined.shown = true;
+        }
+    }
+
     /// Finds the processes of the tree that have not joined. One that ends is dropped when
     /// it cannot be measured any more; none leaves the tree otherwise.
     fn walk(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
-//! events   new connections                                             (admission)
+//! events   new connections                                             (admission, refusal)
 //!          messages, ends of connections, deaths                       (members)
 //!          the processes that serve members                            (helpers)
 //!          faults in memory whose process has ended                    (orphan_memory)
@@ -34,6 +34,7 @@ mod orphan_memory;
 mod pace;
 mod pending_children;
 mod pressure;
+mod refusal;
 mod removal;
 mod sharing;
 mod stats;
@@ -63,7 +64,7 @@ use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 pub use stats::{CellShown, FaultsShown, MemberShown, MoreShown, PoolShown, StatsShown};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -215,6 +216,8 @@ pub struct Supervisor {
     warned_unkept: bool,
     /// Flag: it was said that processes of another user cannot join.
     warned_other_user: bool,
+    /// Reasons of refusals that the user knows, without numbers.
+    told_refusals: HashSet<String>,
     notices: Notices,
 }
 
@@ -333,6 +336,7 @@ impl Supervisor {
             warned_exhausted: false,
             warned_unkept: false,
             warned_other_user: false,
+            told_refusals: HashSet::new(),
             notices: setup.notices.unwrap_or_else(|| {
                 Box::new(|line| {
                     let _ = writeln!(std::io::stderr(), "ebb: {line}");
