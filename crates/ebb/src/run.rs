@@ -25,7 +25,8 @@ const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 /// Time in which helpers of ended programs may end: they give their memory back, which takes some 0.1 s a
 /// gigabyte.
 const HELPERS: Duration = Duration::from_secs(10);
-/// How often it is seen what processes are left behind; and before, until the process that left them has ended.
+/// The longest that processes left behind are waited for at a time; and before, until the process that left them has
+/// ended.
 const PACE: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(20);
 
@@ -243,7 +244,7 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inheri
     say::leave();
     inherited.close();
     let mut carries_on = false;
-    while supervisor.has_processes() {
+    while supervisor.still_has_processes() {
         carries_on = carries_on || supervisor.carries_on()?;
         supervisor.step(if carries_on { PACE } else { SOON })?;
         running.pass_on_to_all(supervisor);

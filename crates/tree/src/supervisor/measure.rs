@@ -284,6 +284,18 @@ impl Supervisor {
         taken.any(|(n, _)| self.may_live(n)) || !self.measurements.unmanaged.is_empty()
     }
 
+    /// The same for who waits for the last to end, and asks often. They are looked for anew only where none is known any
+    /// more: to walk over the tree takes some ten microseconds for each, and the tick does it often enough.
+    pub fn still_has_processes(&mut self) -> bool {
+        self.knows_processes() || self.has_processes()
+    }
+
+    fn knows_processes(&self) -> bool {
+        let mut unmanaged = self.measurements.unmanaged.values();
+        let mut taken = self.table.taken();
+        taken.any(|(n, _)| self.may_live(n)) || unmanaged.any(|one| !one.process.has_ended())
+    }
+
     /// A process of the tree that has more than a little memory and has not joined, each once: perhaps
     /// it cannot be managed.
     pub fn unjoined(&mut self) -> Option<u32> {
