@@ -100,8 +100,9 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };
-    // The program has started, so it does not inherit this.
+    // The program has started, so it does not inherit these.
     ebb_sys::thread::prompt();
+    supervisor.raise_descriptor_limit();
     companion.begun();
     let managed = program.kind == Kind::Managed;
     let end = until_end(&mut running, &mut supervisor, managed)?;

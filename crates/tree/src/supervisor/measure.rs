@@ -336,7 +336,7 @@ impl Supervisor {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.measurements.unmanaged.remove(&pid);
             } else if !self.measurements.unmanaged.contains_key(&pid)
-                && let Ok(process) = Process::open(pid)
+                && let Some(process) = self.open(pid)
                 && !in_its_parent(&process)
                 && !self.is_helper(&process, &found)
                 && let image = process.stat().map_or(Image::default(), |s| s.image)
@@ -347,6 +347,18 @@ impl Supervisor {
         }
         self.measurements.walk_cost = cpu_time().saturating_sub(cpu);
         self.measurements.next_walk = Some(Instant::now() + self.measurements.walk_interval());
+    }
+
+    /// A process that is to be measured, if it has not ended. For want of descriptors its memory would not count, and the
+    /// user is told.
+    fn open(&mut self, pid: u32) -> Option<Process> {
+        match Process::open(pid) {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.warn_exhausted(pid);
+                None
+            }
+            opened => opened.ok(),
+        }
     }
 
     /// A process that lives has not joined, or is no member any more.

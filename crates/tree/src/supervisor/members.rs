@@ -34,14 +34,15 @@ fn descriptors_of(joining: &Joining, uid: u32) -> Result<[OwnedFd; 3], Errno> {
 }
 
 impl Supervisor {
-    /// A member costs six descriptors here. Raised when the first one joins, and not before,
-    /// so that the program does not inherit another limit than it was given.
-    fn raise_descriptor_limit(&self) {
-        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let wanted = 8 * crate::MAX_MEMBERS as u64;
-        if limit.current.is_some_and(|now| now < wanted) {
-            limit.current = Some(limit.maximum.map_or(wanted, |max| max.min(wanted)));
-            // Refused: then members are, when descriptors run out, with that reason.
+    /// Lets this process have as many descriptors as it may: a member costs six, and one that never joins two. Once the
+    /// first program has started, and not before, so that it does not inherit another limit than it was given; who
+    /// embeds this may leave it to the first that joins.
+    pub fn raise_descriptor_limit(&self) {
+        let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let mut limit = before;
+        limit.current = limit.maximum;
+        // Refused: then members are, when descriptors run out, with that reason.
+        if before.current.is_some() && before.current != limit.current {
             let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
         }
     }

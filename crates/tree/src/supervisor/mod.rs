@@ -581,9 +581,9 @@ impl Supervisor {
     fn warn_exhausted(&mut self, pid: u32) {
         if !std::mem::replace(&mut self.warned_exhausted, true) {
             self.notice(&format!(
-                "out of descriptors: process {pid} and others run unmanaged until some end, and \
-                 children that are forked by one that pages are ended; raise `ulimit -n` by six for \
-                 each process, or run fewer at a time"
+                "out of descriptors: process {pid} and others run unmanaged until some end, some of \
+                 them not counted, and children that are forked by one that pages are ended; raise \
+                 `ulimit -n` by six for each process, or run fewer at a time"
             ));
         }
     }
