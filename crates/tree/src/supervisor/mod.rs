@@ -75,11 +75,14 @@ use std::time::{Duration, Instant};
 /// child of this one that is not of the tree.
 pub type Notices = Box<dyn FnMut(&str) -> Option<u32> + Send>;
 
+/// The least and the most pages that a tree can be given, as they are when they are asked for.
+pub type Budgets = Box<dyn Fn() -> RangeInclusive<u64> + Send>;
+
 /// The configuration of a new tree.
 pub struct Setup {
     /// Pages that the whole tree may use.
     pub budget_pages: u64,
-    /// The least and the most pages that it can be given while it runs.
+    /// The least and the most pages that it can be given while it runs: see [`Supervisor::ask_for_budgets`].
     pub budgets: RangeInclusive<u64>,
     /// At first.
     pub limits: Limits,
@@ -196,7 +199,7 @@ pub struct Supervisor {
     /// Processors that the tree may use.
     processors: usize,
     /// The budgets that can be given.
-    budgets: RangeInclusive<u64>,
+    budgets: Budgets,
     /// The budget in pages that holds while none is being lowered.
     budget: i64,
     /// A lower budget on its way.
@@ -326,7 +329,7 @@ impl Supervisor {
             due: Instant::now(),
             since: Instant::now(),
             processors: ebb_sys::thread::allowed_cpus().len().max(1),
-            budgets: setup.budgets,
+            budgets: Box::new(move || setup.budgets.clone()),
             reduction: None,
             own_limits: OwnLimits::default(),
             orphan_memory: HashMap::new(),
@@ -348,6 +351,12 @@ impl Supervisor {
             supervisor.add_device(device)?;
         }
         Ok(supervisor)
+    }
+
+    /// The budgets that can be given are asked for each time from now on: what the tree may have in all can change while it
+    /// runs. Asking may not wait, and least of all for this supervisor.
+    pub fn ask_for_budgets(&mut self, budgets: Budgets) {
+        self.budgets = budgets;
     }
 
     /// The value of EBB_CONTROL for the processes of the tree.
