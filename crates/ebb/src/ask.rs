@@ -1,8 +1,10 @@
 //! Requests to the supervisor of a running tree.
 
 use crate::progress::Progress;
+use crate::table::printable;
 use anyhow::{Context, Result, bail};
 use ebb_tree::{Ask, AskError, Reply, Request, StatsShown};
+use serde_json::Value;
 use std::time::Duration;
 
 /// How long a tree may say nothing before the user is told, or no longer waits.
@@ -25,11 +27,38 @@ pub fn ask(pid: u32, request: &Request) -> Result<String> {
                 progress.show_now(&silent.to_string());
                 continue;
             }
-            reply => reply?,
+            reply => harmless(reply?, ask.is_ours()),
         };
         if let Some(text) = last(reply, &mut progress)? {
             return Ok(text);
         }
+    }
+}
+
+/// A reply without what another user's supervisor may mean for the terminal: control characters.
+fn harmless(reply: Reply, is_ours: bool) -> Reply {
+    match reply {
+        reply if is_ours => reply,
+        Reply::Progress(text) => Reply::Progress(printable(&text)),
+        Reply::Failed(text) => Reply::Failed(printable(&text)),
+        Reply::Done(text) => Reply::Done(match serde_json::from_str(&text) {
+            Ok(answer) => plain(answer).to_string(),
+            Err(_) => printable(&text),
+        }),
+    }
+}
+
+/// The same of the texts in an answer, in which control characters are escaped.
+fn plain(answer: Value) -> Value {
+    match answer {
+        Value::String(text) => printable(&text).into(),
+        Value::Array(all) => all.into_iter().map(plain).collect(),
+        Value::Object(all) => {
+            let all = all.into_iter();
+            all.map(|(name, value)| (printable(&name), plain(value)))
+                .collect()
+        }
+        other => other,
     }
 }
 
@@ -81,7 +110,8 @@ impl Figures {
     /// # Errors
     /// They did not come ([`is_silent`]), or as for [`stats_of`].
     pub fn within(&mut self, limit: Duration) -> Result<StatsShown> {
-        figures_of(self.0.reply_within(limit)?)
+        let reply = self.0.reply_within(limit)?;
+        figures_of(harmless(reply, self.0.is_ours()))
     }
 }
 
@@ -102,4 +132,25 @@ pub fn is_silent(error: &anyhow::Error) -> bool {
 fn parsed(stats: &str) -> Result<StatsShown> {
     serde_json::from_str(stats)
         .context("ask with the ebb that runs the program: the answer is of another version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_users_supervisor_writes_nothing_but_text() {
+        let bad = "a\u{1b}[31m";
+        let answer = format!(r#"{{"name":["a\u001b[31m"],"bytes":{}}}"#, u64::MAX);
+        for reply in [Reply::Progress, Reply::Failed, Reply::Done] {
+            assert_eq!(harmless(reply(bad.into()), false), reply("a?[31m".into()));
+            assert_eq!(harmless(reply(bad.into()), true), reply(bad.into()));
+        }
+        let Reply::Done(text) = harmless(Reply::Done(answer), false) else {
+            panic!("another kind of reply");
+        };
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["name"][0], "a?[31m");
+        assert_eq!(read["bytes"], u64::MAX);
+    }
 }

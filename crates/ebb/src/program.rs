@@ -111,12 +111,12 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
 /// None if it can, or if nothing is known of it.
 pub fn unmanaged(pid: u32) -> Option<(PathBuf, String)> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
-    let Ok(path) = std::fs::read_link(&link) else {
-        return has_other_rights(pid).then(|| {
-            let reason = "it has another user's rights: what `sudo` and its like start does not load \
-                          the preload library";
-            (proc::name(pid).into(), reason.into())
-        });
+    let path = match std::fs::read_link(&link) {
+        Ok(path) => path,
+        Err(error) => {
+            let reason = unreadable(pid, &error)?;
+            return Some((proc::name(pid).into(), reason.into()));
+        }
     };
     let reason = match classify(&link, 0).ok()? {
         Kind::Unmanaged(reason) => reason.to_string(),
@@ -130,6 +130,20 @@ pub fn unmanaged(pid: u32) -> Option<(PathBuf, String)> {
         Kind::Managed => return None,
     };
     Some((path, reason))
+}
+
+/// What keeps this process from looking at another's program; none of one that has ended.
+fn unreadable(pid: u32, error: &io::Error) -> Option<&'static str> {
+    if has_other_rights(pid) {
+        return Some(
+            "it has another user's rights: what `sudo` and its like start does not load the preload library",
+        );
+    }
+    // Of one that ends there is no link at all.
+    let hidden = error.kind() == ErrorKind::PermissionDenied;
+    let lives = || Process::open(pid).is_ok_and(|process| !process.is_ending());
+    (hidden && lives())
+        .then_some("it hides its memory (PR_SET_DUMPABLE), or its file may not be read")
 }
 
 /// Whether a process is, or may become, a user that this one is not.

@@ -6,15 +6,17 @@ use crate::metrics::{Listener, Serving};
 use crate::outer::CONTROL;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::progress::Progress;
+use crate::setup::Prepared;
 use crate::stats::{self, StatsFile};
 use crate::system_kills::SystemKills;
 use crate::wait::{self, End, Running};
 use crate::wrap::Wrap;
 use crate::{FAILED, defaults, doctor, exhausted, say, setup, summary};
 use anyhow::{Context, Result, bail};
+use ebb_stores::PendingHeader;
 use ebb_sys::daemon::{self, Side};
 use ebb_sys::descriptors::Inherited;
-use ebb_tree::{StatsShown, Supervisor};
+use ebb_tree::{Notices, StatsShown, Supervisor};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -25,7 +27,8 @@ const REQUIRE_MANAGED: &str = "EBB_REQUIRE_MANAGED";
 /// Time in which helpers of ended programs may end: they give their memory back, which takes some 0.1 s a
 /// gigabyte.
 const HELPERS: Duration = Duration::from_secs(10);
-/// How often it is seen what processes are left behind; and before, until the process that left them has ended.
+/// The longest that processes left behind are waited for at a time; and before, until the process that left them has
+/// ended.
 const PACE: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(20);
 
@@ -65,8 +68,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     let inherited = Inherited::note();
     let filled = defaults::fill(&mut args)?;
     doctor::needs_proc()?;
-    let (mut setup, pending_header) =
-        setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
+    let prepared = setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
@@ -83,8 +85,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     // Before the supervisor: threads that it starts must not take our signals.
     let signals = wait::prepare().context("cannot take signals")?;
     let notices = exhausted::notices(args.on_exhausted.clone(), signals.inherited());
-    setup.notices = Some(notices);
-    let mut supervisor = Supervisor::new(setup)?;
+    let (mut supervisor, pending_header) = supervisor(prepared, notices)?;
     let serve = |listener: Listener| listener.serve(supervisor.control_value());
     let serving = metrics.map(serve).transpose()?;
     let mut command = command(&args, &program, &library);
@@ -99,8 +100,9 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };
-    // The program has started, so it does not inherit this.
+    // The program has started, so it does not inherit these.
     ebb_sys::thread::prompt();
+    supervisor.raise_descriptor_limit();
     companion.begun();
     let managed = program.kind == Kind::Managed;
     let end = until_end(&mut running, &mut supervisor, managed)?;
@@ -129,6 +131,17 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
         inherited,
         end,
     )
+}
+
+/// The supervisor, and the devices that are to be marked.
+fn supervisor(
+    mut prepared: Prepared,
+    notices: Notices,
+) -> Result<(Supervisor, Vec<PendingHeader>)> {
+    prepared.setup.notices = Some(notices);
+    let mut supervisor = Supervisor::new(prepared.setup)?;
+    supervisor.ask_for_budgets(prepared.budgets);
+    Ok((supervisor, prepared.pending_header))
 }
 
 /// Supervises until the program has ended.
@@ -243,7 +256,7 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inheri
     say::leave();
     inherited.close();
     let mut carries_on = false;
-    while supervisor.has_processes() {
+    while supervisor.still_has_processes() {
         carries_on = carries_on || supervisor.carries_on()?;
         supervisor.step(if carries_on { PACE } else { SOON })?;
         running.pass_on_to_all(supervisor);

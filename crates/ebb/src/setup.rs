@@ -13,7 +13,8 @@ use ebb_engine::swap::ZSTD_LEVELS;
 use ebb_stores::{
     FAULTS_VARIABLE, Faults, OpenError, PendingHeader, SearchTime, Size, SwapSpec, human,
 };
-use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
+use ebb_tree::{Budgets, Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
+use std::ops::RangeInclusive;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,18 +24,24 @@ pub const SMALLEST: u64 = 16 << 20;
 
 const ZSTD_DEFAULT: i32 = 1;
 
-/// Reads the options and opens the devices. The devices beside the setup are to be marked as swap before
-/// anything is written to them: nothing has been changed yet.
+/// What `ebb run` needs to begin.
+pub struct Prepared {
+    /// The supervisor's.
+    pub setup: Setup,
+    /// The devices that are to be marked as swap before anything is written to them.
+    pub pending_header: Vec<PendingHeader>,
+    /// The budgets that can be given while programs run.
+    pub budgets: Budgets,
+}
+
+/// Reads the options and opens the devices. Nothing has been changed yet.
 ///
 /// # Errors
 /// An option is wrong; the message says what is allowed.
-pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
+pub fn setup(args: &RunArgs) -> Result<Prepared> {
     let (codec, specs) = places(args)?;
-    let outer = Outer::here();
-    if let Some(outer) = &outer {
-        say::now(&format!("ebb: {}", outer.told()));
-    }
-    let available = Available::here(outer.as_ref().map(Outer::available));
+    let outer = outer();
+    let available = Available::here(outer.clone());
     let budget = budget(args.memory.as_deref(), &available)?;
     let limits = limits(&args.limits, budget)?;
     if codec == Codec::None && !limits.writeback {
@@ -48,7 +55,7 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     })?;
     let setup = Setup {
         budget_pages: budget / PAGE_SIZE as u64,
-        budgets: SMALLEST / PAGE_SIZE as u64..=available.total / PAGE_SIZE as u64,
+        budgets: budgets(&available),
         limits,
         devices,
         config: Config {
@@ -62,7 +69,30 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
         open: Some(Box::new(open_later)),
         guard: Some(Box::new(guard::launch)),
     };
-    Ok((setup, pending_header))
+    Ok(Prepared {
+        setup,
+        pending_header,
+        // The outer run's figure is that of the start: it may be waiting for this one.
+        budgets: Box::new(move || budgets(&Available::here(outer.clone()))),
+    })
+}
+
+/// What the run has left that this one is in. The user is told of that run, also where it does not answer.
+fn outer() -> Option<Available> {
+    let outer = Outer::look();
+    let told = match &outer {
+        Ok(outer) => outer.as_ref().map(Outer::told),
+        Err(unreachable) => Some(unreachable.clone()),
+    };
+    if let Some(told) = told {
+        say::now(&format!("ebb: {told}"));
+    }
+    outer.ok()?.as_ref().map(Outer::available)
+}
+
+/// The pages that a tree can be given where this much is available.
+fn budgets(available: &Available) -> RangeInclusive<u64> {
+    SMALLEST / PAGE_SIZE as u64..=available.total / PAGE_SIZE as u64
 }
 
 /// The codec and the swap devices that the options name.

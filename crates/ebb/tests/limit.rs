@@ -4,6 +4,7 @@ mod common;
 
 use common::cannot_page;
 use common::tree::{BUDGET, Tree};
+use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,33 @@ fn a_budget_goes_down_and_up_under_a_program_that_pages() {
     until(&tree, "it takes what it is given", |shown| {
         number(shown, "used_bytes") > 60 * MIB
     });
+    tree.stop(1);
+}
+
+/// The memory of a container is raised while it runs, or taken away.
+#[test]
+fn a_budget_follows_the_limit_of_its_control_group() {
+    if cannot_page() {
+        return;
+    }
+    if let Some(why) = cgroup::unavailable() {
+        return println!("skipped: {why}");
+    }
+    let group = Cgroup::new(256 * MIB, KernelSwap::Forbidden).unwrap();
+    let tree = Tree::start("90M", &["a:256M"], "alone");
+    // The supervisor alone, whose group it asks: the one above the program.
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", tree.pid)).unwrap();
+    let supervisor = stat.split(' ').nth(3).unwrap();
+    std::fs::write(group.procs_file(), supervisor).unwrap();
+    let why = tree
+        .limit_of(&tree.pid, &["--memory", "300M"])
+        .expect_err("it is more than the group's");
+    assert!(why.contains("give 16M to 256M"), "{why}");
+    group.limit(512 * MIB).unwrap();
+    let shown = tree.limit(&["--memory", "300M"]);
+    assert_eq!(number(&shown, "memory_bytes"), 300 * MIB);
+    let shown = tree.limit(&["--memory", "50%"]);
+    assert_eq!(number(&shown, "memory_bytes"), 256 * MIB);
     tree.stop(1);
 }
 

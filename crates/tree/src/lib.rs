@@ -81,9 +81,9 @@ pub use {
         Ask, AskError, ControlName, HelperExit, LimitChange, Reply, Request, is_stopped, trees,
     },
     supervisor::{
-        ANY_CHILD, CellShown, DeviceShown, FaultsShown, LimitsShown, MemberShown, MoreShown,
-        Notices, Opener, PoolShown, ProcessLimits, Setup, SetupDevice, SetupError, StatsShown,
-        Supervisor, Totals, check_limits,
+        ANY_CHILD, Budgets, CellShown, DeviceShown, FaultsShown, LimitsShown, MemberShown,
+        MoreShown, Notices, Opener, PoolShown, ProcessLimits, Setup, SetupDevice, SetupError,
+        StatsShown, Supervisor, Totals, check_limits,
     },
     table::{
         AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, ReclaimRequest,

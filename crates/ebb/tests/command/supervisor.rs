@@ -1,8 +1,8 @@
 //! The supervisor: orphans, its own death, and when it is late.
 
-use super::common::{c_program, cannot_page, ebb, ends_for_memory};
-use super::status;
+use super::common::{c_program, cannot_page, ebb, ends_for_memory, lacks};
 use super::unmanaged::static_c;
+use super::{status, stderr};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -80,6 +80,67 @@ fn a_tree_whose_program_has_ended_is_found_by_whoever_asks() {
     assert!(list.contains(&copy) && !list.contains(former), "{list}");
     let pid = rustix::process::Pid::from_raw(orphan.parse().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+/// Who waits for the last of many processes does not look for all of them again and again, and ends soon after the last.
+#[test]
+fn the_supervisor_of_many_that_are_left_behind_hardly_works() {
+    const MANY: usize = 300;
+    if cannot_page() {
+        return;
+    }
+    let script =
+        format!("for i in $(seq {MANY}); do sleep 8 > /dev/null 2>&1 < /dev/null & done; sleep 1");
+    let options = ["run", "--memory", "479M", "--", "sh", "-c"];
+    let mut run = Command::new(ebb());
+    assert!(run.args(options).arg(&script).status().unwrap().success());
+    let left = Instant::now();
+    let copy = ebb_of(&options.join(" "));
+    let used = || {
+        let stat = fs::read_to_string(format!("/proc/{copy}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        let ticks: u64 = fields[11..13]
+            .iter()
+            .map(|f| f.parse::<u64>().unwrap())
+            .sum();
+        Duration::from_millis(10 * ticks)
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    let (before, since) = (used(), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let share = (used() - before).as_secs_f64() / since.elapsed().as_secs_f64();
+    println!("{:.1}% of a processor for {MANY}", share * 100.0);
+    assert!(share < 0.08, "{share}");
+    while Path::new(&format!("/proc/{copy}")).exists() {
+        assert!(left.elapsed() < Duration::from_secs(10), "{copy} lives on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Small processes, which never join, cost descriptors as well. The program has the limit that it was given.
+#[test]
+fn more_small_processes_than_descriptors_are_counted_or_told_of() {
+    if cannot_page() || lacks("prlimit") {
+        return;
+    }
+    let script = "ulimit -n; for i in $(seq 100); do sleep 2 & done; sleep 1";
+    for (limit, is_told) in [("64:4096", false), ("64:64", true)] {
+        let mut command = Command::new("timeout");
+        command
+            .args(["-k2", "60", "prlimit"])
+            .arg(format!("--nofile={limit}"));
+        command
+            .arg(ebb())
+            .args(["run", "--memory", "200M", "--swap", "none", "--"]);
+        let output = command.args(["sh", "-c", script]).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.stdout, b"64\n", "{said}");
+        assert_eq!(
+            said.matches("out of descriptors").count(),
+            usize::from(is_told),
+            "{said}"
+        );
+    }
 }
 
 /// The copy of the supervisor starts the user's command, and ends once nobody is left.

@@ -1,6 +1,6 @@
 //! Programs that cannot be managed, and those that only look so.
 
-use super::common::{cannot_page, ebb};
+use super::common::{cannot_page, ebb, lacks};
 use super::{end_of, run, stderr};
 use std::fs::{self, File};
 use std::io;
@@ -118,6 +118,69 @@ fn a_static_program_that_another_starts_is_told_of_once() {
         };
         let printed = String::from_utf8_lossy(&output.stdout);
         assert_eq!((output.status.code(), &*printed), expected);
+    }
+}
+
+/// Who may not look into a process cannot tell that its helper shares its memory, as the supervisor of an ordinary user
+/// cannot for a program that is not to be dumped, or whose file may not be read. Its refusal is told of, once; of
+/// processes that only end as they join nothing is said.
+#[test]
+fn programs_that_hide_their_memory_are_told_of_once() {
+    const WITHOUT: &str = "-sys_ptrace,-dac_override,-dac_read_search";
+    if cannot_page() || lacks("setpriv") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+                  #include <sys/prctl.h>\nint main(int argc, char **argv) {\n\
+                  if (!strcmp(argv[1], \"hides\")) prctl(PR_SET_DUMPABLE, 0);\n\
+                  char *m = malloc(8 << 20); memset(m, 1, 8 << 20);\n\
+                  usleep(atoi(argv[2]) * 1000); printf(\"%d\\n\", m[4711]); return 0; }\n";
+    let (file, program) = (dir.path().join("kept.c"), dir.path().join("kept"));
+    fs::write(&file, source).unwrap();
+    let built = Command::new("cc")
+        .arg("-o")
+        .args([&program, &file])
+        .status();
+    assert!(built.unwrap().success());
+    // Nobody but its owner, who is another, may read it.
+    let unread = dir.path().join("unread");
+    fs::copy(&program, &unread).unwrap();
+    fs::set_permissions(&unread, fs::Permissions::from_mode(0o711)).unwrap();
+    std::os::unix::fs::chown(&unread, Some(65534), Some(65534)).unwrap();
+    let [program, unread] = [&program, &unread].map(|path| path.display());
+    let brief = format!("for i in $(seq 40); do {program} shows 0; done");
+    for (script, name) in [
+        (
+            format!("{program} hides 400; {program} hides 400"),
+            Some("kept"),
+        ),
+        (
+            format!("{unread} shows 400; {unread} shows 400"),
+            Some("unread"),
+        ),
+        (brief, None),
+    ] {
+        let mut command = Command::new("timeout");
+        command.args(["-k2", "60", "setpriv", "--bounding-set", WITHOUT]);
+        command.args(["--inh-caps", WITHOUT]).arg(ebb());
+        let output = command.args(["run", "--", "sh", "-c", &script]).output();
+        let output = output.unwrap();
+        let said = stderr(&output);
+        assert!(output.status.success(), "{said}");
+        let told: Vec<_> = said
+            .lines()
+            .filter(|l| l.contains("hides its memory"))
+            .collect();
+        assert_eq!(told.len(), usize::from(name.is_some()), "{said}");
+        if let Some(name) = name {
+            let begins = told[0].starts_with(&format!("ebb: {name} ["));
+            assert!(begins && told[0].contains("runs unmanaged"), "{said}");
+        }
+        assert_eq!(said.lines().count(), told.len(), "{said}");
     }
 }
 

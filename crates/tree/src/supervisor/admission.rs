@@ -215,13 +215,16 @@ impl Supervisor {
         match self.join(&connection, &hello, program.as_ref(), handshake.kind) {
             Ok(slot) => self.add_connection(slot, connection),
             // If the peer is gone already there is nobody to tell.
-            Err(why) => {
+            Err(refusal) => {
                 if handshake.kind == PeerKind::Changed
                     && let Ok(peer) = peer::of(connection.as_fd())
                 {
                     self.warn_other_user(peer.uid);
                 }
-                refuse(&connection, &why);
+                // Before the answer: who has it goes on, and may end.
+                let told = (&refusal, handshake.kind);
+                self.warn_refused(&connection, program.as_ref(), told);
+                refuse(&connection, &refusal.why);
             }
         }
     }

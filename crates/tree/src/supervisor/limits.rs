@@ -208,9 +208,10 @@ impl Supervisor {
     /// A budget in pages, from what a user writes.
     fn budget_of(&self, text: &str) -> Result<i64, String> {
         let size: Size = text.parse().map_err(|e| format!("--memory: {e}"))?;
-        let (least, most) = (*self.budgets.start(), *self.budgets.end());
+        let budgets = (self.budgets)();
+        let (least, most) = (*budgets.start(), *budgets.end());
         let pages = size.of(most * PAGE_SIZE as u64) / PAGE_SIZE as u64;
-        if !self.budgets.contains(&pages) {
+        if !budgets.contains(&pages) {
             return Err(format!(
                 "--memory {text} is out of range: give {} to {}",
                 human(least * PAGE_SIZE as u64),

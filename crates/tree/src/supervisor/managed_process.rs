@@ -58,6 +58,8 @@ pub(super) struct Joining {
 /// Why that cannot be told.
 pub(super) enum Unknown {
     Exhausted,
+    /// Program and helper are not of one memory: the program may have become another meanwhile.
+    Apart(String),
     Because(String),
 }
 
@@ -101,15 +103,20 @@ impl Joining {
         // Nothing tells of memory that is not to be dumped (PR_SET_DUMPABLE), where this process is not privileged. A
         // member of the same user could do as much to it without us.
         let untold = reserved && !image.is_some() && !served.is_some();
-        let one = proc::share_memory(peer, process.pid()).unwrap_or_else(|| match untold {
+        let shared = proc::share_memory(peer, process.pid());
+        let one = shared.unwrap_or_else(|| match untold {
             true => process.is_of_one_user_with(&serving),
             false => image.is_some() && served == image,
         });
         if !one || serving.pid() == process.pid() {
-            let pid = process.pid();
-            return Err(Unknown::Because(format!(
-                "it does not share the memory of process {pid}"
-            )));
+            let hidden = shared.is_none() && !image.is_some() && !served.is_some();
+            return Err(match hidden {
+                true => Unknown::Because(HIDDEN.into()),
+                false => Unknown::Apart(format!(
+                    "it does not share the memory of process {}",
+                    process.pid()
+                )),
+            });
         }
         Ok(Self {
             process,
@@ -294,5 +301,7 @@ fn identify_by(pidfd: OwnedFd, pid: u32) -> Result<(Process, OwnedFd, Image), Er
     }
 }
 
+/// The refusal for a process that cannot be told to be its helper's program.
+const HIDDEN: &str = "it hides its memory (PR_SET_DUMPABLE), or its file may not be read";
 /// The refusal for a process for which no descriptor is left.
 pub(super) const NO_DESCRIPTORS: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";

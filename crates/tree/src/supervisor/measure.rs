@@ -284,6 +284,18 @@ impl Supervisor {
         taken.any(|(n, _)| self.may_live(n)) || !self.measurements.unmanaged.is_empty()
     }
 
+    /// The same for who waits for the last to end, and asks often. They are looked for anew only where none is known any
+    /// more: to walk over the tree takes some ten microseconds for each, and the tick does it often enough.
+    pub fn still_has_processes(&mut self) -> bool {
+        self.knows_processes() || self.has_processes()
+    }
+
+    fn knows_processes(&self) -> bool {
+        let mut unmanaged = self.measurements.unmanaged.values();
+        let mut taken = self.table.taken();
+        taken.any(|(n, _)| self.may_live(n)) || unmanaged.any(|one| !one.process.has_ended())
+    }
+
     /// A process of the tree that has more than a little memory and has not joined, each once: perhaps
     /// it cannot be managed.
     pub fn unjoined(&mut self) -> Option<u32> {
@@ -291,6 +303,18 @@ impl Supervisor {
         let (&pid, found) = unmanaged.find(|(_, s)| !s.shown && s.pages >= MORE_THAN_A_LITTLE)?;
         found.shown = true;
         Some(pid)
+    }
+
+    /// The user knows that a process of the tree cannot be managed.
+    pub(super) fn is_told_of(&mut self, process: Process) {
+        let pid = process.pid();
+        if !self.measurements.unmanaged.contains_key(&pid) {
+            let image = process.stat().map_or(Image::default(), |stat| stat.image);
+            self.begin_to_measure(process, image);
+        }
+        if let Some(unjoined) = self.measurements.unmanaged.get_mut(&pid) {
+            unjoined.shown = true;
+        }
     }
 
     /// Finds the processes of the tree that have not joined. One that ends is dropped when
@@ -312,7 +336,7 @@ impl Supervisor {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.measurements.unmanaged.remove(&pid);
             } else if !self.measurements.unmanaged.contains_key(&pid)
-                && let Ok(process) = Process::open(pid)
+                && let Some(process) = self.open(pid)
                 && !in_its_parent(&process)
                 && !self.is_helper(&process, &found)
                 && let image = process.stat().map_or(Image::default(), |s| s.image)
@@ -323,6 +347,18 @@ impl Supervisor {
         }
         self.measurements.walk_cost = cpu_time().saturating_sub(cpu);
         self.measurements.next_walk = Some(Instant::now() + self.measurements.walk_interval());
+    }
+
+    /// A process that is to be measured, if it has not ended. For want of descriptors its memory would not count, and the
+    /// user is told.
+    fn open(&mut self, pid: u32) -> Option<Process> {
+        match Process::open(pid) {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.warn_exhausted(pid);
+                None
+            }
+            opened => opened.ok(),
+        }
     }
 
     /// A process that lives has not joined, or is no member any more.

@@ -2,6 +2,7 @@
 
 use super::admission::PeerKind;
 use super::managed_process::{Joining, ManagedProcess, NO_DESCRIPTORS, Unknown};
+use super::refusal::Refusal;
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello};
 use crate::table::{Limits, SlotNumber, SlotState, StateWord, VERSION};
@@ -33,14 +34,15 @@ fn descriptors_of(joining: &Joining, uid: u32) -> Result<[OwnedFd; 3], Errno> {
 }
 
 impl Supervisor {
-    /// A member costs six descriptors here. Raised when the first one joins, and not before,
-    /// so that the program does not inherit another limit than it was given.
-    fn raise_descriptor_limit(&self) {
-        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let wanted = 8 * crate::MAX_MEMBERS as u64;
-        if limit.current.is_some_and(|now| now < wanted) {
-            limit.current = Some(limit.maximum.map_or(wanted, |max| max.min(wanted)));
-            // Refused: then members are, when descriptors run out, with that reason.
+    /// Lets this process have as many descriptors as it may: a member costs six, and one that never joins two. Once the
+    /// first program has started, and not before, so that it does not inherit another limit than it was given; who
+    /// embeds this may leave it to the first that joins.
+    pub fn raise_descriptor_limit(&self) {
+        let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let mut limit = before;
+        limit.current = limit.maximum;
+        // Refused: then members are, when descriptors run out, with that reason.
+        if before.current.is_some() && before.current != limit.current {
             let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
         }
     }
@@ -52,27 +54,27 @@ impl Supervisor {
         hello: &Hello,
         program: Option<&OwnedFd>,
         kind: PeerKind,
-    ) -> Result<SlotNumber, String> {
+    ) -> Result<SlotNumber, Refusal> {
         let (peer, uid) = Self::member_behind(connection)?;
         if hello.version != VERSION {
             return Err(format!(
                 "its library speaks version {} and ebb {VERSION}; install the pair of one build",
                 hello.version
-            ));
+            )
+            .into());
         }
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
-        let joining =
-            Joining::of(connection, peer, program, hello.reserved.is_some()).map_err(|why| {
-                match why {
-                    Unknown::Exhausted => {
-                        self.warn_exhausted(peer);
-                        NO_DESCRIPTORS.into()
-                    }
-                    Unknown::Because(why) => why,
-                }
-            })?;
+        let joining = Joining::of(connection, peer, program, hello.reserved.is_some());
+        let joining = joining.map_err(|why| match why {
+            Unknown::Exhausted => {
+                self.warn_exhausted(peer);
+                Refusal::quiet(NO_DESCRIPTORS)
+            }
+            Unknown::Apart(why) => Refusal::quiet(why),
+            Unknown::Because(why) => why.into(),
+        })?;
         self.admit(&joining, hello.reserved, (kind, uid))?;
         let pid = joining.process.pid();
         self.replace_former(pid, joining.image)?;
@@ -112,20 +114,20 @@ impl Supervisor {
         self.measurements.forget(peer);
         if let Err(e) = told {
             self.reap(slot);
-            return Err(format!("the answer could not be sent: {e}"));
+            return Err(format!("the answer could not be sent: {e}").into());
         }
         Ok(slot)
     }
 
     /// A process that joins again has become another program: its former slot is reaped. The same program
     /// cannot join twice.
-    fn replace_former(&mut self, pid: u32, image: Image) -> Result<(), String> {
+    fn replace_former(&mut self, pid: u32, image: Image) -> Result<(), Refusal> {
         if let Some(&old) = self.by_pid.get(&pid) {
             let same = self.members[old.index()]
                 .as_ref()
                 .is_some_and(|member| member.connection.is_some() && member.image == image);
             if same {
-                return Err(format!("process {pid} has joined already"));
+                return Err(Refusal::quiet(format!("process {pid} has joined already")));
             }
             // Writes that its helper has begun have to be over first.
             if !self.let_helper_end(old, Duration::ZERO) {
@@ -152,9 +154,10 @@ impl Supervisor {
         &mut self,
         joining: &Joining,
         reserved: Option<SlotNumber>,
-    ) -> Result<SlotNumber, String> {
+    ) -> Result<SlotNumber, Refusal> {
         if let Some(slot) = reserved {
-            let slot = self.claim(slot, joining.image)?;
+            // Such a child is ended, and says so itself, if it pages.
+            let slot = self.claim(slot, joining.image).map_err(Refusal::quiet)?;
             // Its parent has copied them: they are here before this, from the first page on.
             let limits = self.table.slot(slot).limits.get();
             if limits != Limits::default() {
@@ -165,7 +168,9 @@ impl Supervisor {
         let slot = self.table.take_slot(StateWord::of(SlotState::Joined));
         let Some(slot) = slot else {
             self.warn_crowded(joining.process.pid(), "runs unmanaged");
-            return Err("every place for a process is taken; run fewer at a time".into());
+            return Err(Refusal::quiet(
+                "every place for a process is taken; run fewer at a time",
+            ));
         };
         self.table
             .slot(slot)

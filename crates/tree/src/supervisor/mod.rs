@@ -2,7 +2,7 @@
 //!
 //! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
-//! events   new connections                                             (admission)
+//! events   new connections                                             (admission, refusal)
 //!          messages, ends of connections, deaths                       (members)
 //!          the processes that serve members                            (helpers)
 //!          faults in memory whose process has ended                    (orphan_memory)
@@ -34,6 +34,7 @@ mod orphan_memory;
 mod pace;
 mod pending_children;
 mod pressure;
+mod refusal;
 mod removal;
 mod sharing;
 mod stats;
@@ -63,7 +64,7 @@ use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 pub use stats::{CellShown, FaultsShown, MemberShown, MoreShown, PoolShown, StatsShown};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -74,11 +75,14 @@ use std::time::{Duration, Instant};
 /// child of this one that is not of the tree.
 pub type Notices = Box<dyn FnMut(&str) -> Option<u32> + Send>;
 
+/// The least and the most pages that a tree can be given, as they are when they are asked for.
+pub type Budgets = Box<dyn Fn() -> RangeInclusive<u64> + Send>;
+
 /// The configuration of a new tree.
 pub struct Setup {
     /// Pages that the whole tree may use.
     pub budget_pages: u64,
-    /// The least and the most pages that it can be given while it runs.
+    /// The least and the most pages that it can be given while it runs: see [`Supervisor::ask_for_budgets`].
     pub budgets: RangeInclusive<u64>,
     /// At first.
     pub limits: Limits,
@@ -195,7 +199,7 @@ pub struct Supervisor {
     /// Processors that the tree may use.
     processors: usize,
     /// The budgets that can be given.
-    budgets: RangeInclusive<u64>,
+    budgets: Budgets,
     /// The budget in pages that holds while none is being lowered.
     budget: i64,
     /// A lower budget on its way.
@@ -215,6 +219,8 @@ pub struct Supervisor {
     warned_unkept: bool,
     /// Flag: it was said that processes of another user cannot join.
     warned_other_user: bool,
+    /// Reasons of refusals that the user knows, without numbers.
+    told_refusals: HashSet<String>,
     notices: Notices,
 }
 
@@ -323,7 +329,7 @@ impl Supervisor {
             due: Instant::now(),
             since: Instant::now(),
             processors: ebb_sys::thread::allowed_cpus().len().max(1),
-            budgets: setup.budgets,
+            budgets: Box::new(move || setup.budgets.clone()),
             reduction: None,
             own_limits: OwnLimits::default(),
             orphan_memory: HashMap::new(),
@@ -333,6 +339,7 @@ impl Supervisor {
             warned_exhausted: false,
             warned_unkept: false,
             warned_other_user: false,
+            told_refusals: HashSet::new(),
             notices: setup.notices.unwrap_or_else(|| {
                 Box::new(|line| {
                     let _ = writeln!(std::io::stderr(), "ebb: {line}");
@@ -344,6 +351,12 @@ impl Supervisor {
             supervisor.add_device(device)?;
         }
         Ok(supervisor)
+    }
+
+    /// The budgets that can be given are asked for each time from now on: what the tree may have in all can change while it
+    /// runs. Asking may not wait, and least of all for this supervisor.
+    pub fn ask_for_budgets(&mut self, budgets: Budgets) {
+        self.budgets = budgets;
     }
 
     /// The value of EBB_CONTROL for the processes of the tree.
@@ -577,9 +590,9 @@ impl Supervisor {
     fn warn_exhausted(&mut self, pid: u32) {
         if !std::mem::replace(&mut self.warned_exhausted, true) {
             self.notice(&format!(
-                "out of descriptors: process {pid} and others run unmanaged until some end, and \
-                 children that are forked by one that pages are ended; raise `ulimit -n` by six for \
-                 each process, or run fewer at a time"
+                "out of descriptors: process {pid} and others run unmanaged until some end, some of \
+                 them not counted, and children that are forked by one that pages are ended; raise \
+                 `ulimit -n` by six for each process, or run fewer at a time"
             ));
         }
     }
