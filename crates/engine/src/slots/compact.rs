@@ -44,7 +44,7 @@ impl Devices {
             lists.compaction.begin();
             return moved;
         }
-        usize::from(!lists.compaction.is_over(&lists))
+        usize::from(!lists.compaction.is_over(|list| lists.heads[list].len))
     }
 
     /// Moves what is in a cluster of ours to others of the device; says how many pages.
@@ -118,7 +118,7 @@ impl Device {
         let mut looks = COMPARED;
         let mut lists = self.lists();
         let mut walk = lists.compaction;
-        while let Some((list, left)) = walk.next(&lists)
+        while let Some((list, left)) = walk.next(|list| lists.heads[list].len)
             && looks > 0
         {
             let asked = left.min(looks);

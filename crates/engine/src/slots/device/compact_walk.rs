@@ -3,7 +3,6 @@
 //! It goes through the lists one after the other, and then begins again: one such *pass* sees every
 //! cluster, however many are ahead of the empty ones. What it has looked at is at the list's end.
 
-use super::lists::Lists;
 use crate::slots::cluster::{frag, nonfull};
 use crate::types::{CLUSTER_SLOTS, ORDERS};
 
@@ -45,9 +44,10 @@ impl CompactWalk {
         }
     }
 
-    /// The list to look at next, and how many of its clusters. None at the end of a pass.
-    pub fn next(&mut self, lists: &Lists) -> Option<(usize, u32)> {
-        let len = |way: u8| lists.heads[list(way)].len;
+    /// The list to look at next, and how many of its clusters. None at the end of a pass. `length` says how many a
+    /// list has.
+    pub fn next(&mut self, length: impl Fn(usize) -> u32) -> Option<(usize, u32)> {
+        let len = |way: u8| length(list(way));
         if self.way == WAYS {
             (self.way, self.left) = (0, len(0));
             (self.before, self.free) = (self.free, 0);
@@ -83,8 +83,8 @@ impl CompactWalk {
     }
 
     /// Whether every cluster was looked at since.
-    pub fn is_over(&self, lists: &Lists) -> bool {
-        let all = (0..WAYS).map(|way| lists.heads[list(way)].len).sum();
+    pub fn is_over(&self, length: impl Fn(usize) -> u32) -> bool {
+        let all = (0..WAYS).map(|way| length(list(way))).sum();
         self.vain >= all
     }
 }
