@@ -1,6 +1,7 @@
 //! Requests to the supervisor of a running tree.
 
 use crate::progress::Progress;
+use crate::table::printable;
 use anyhow::{Context, Result, bail};
 use ebb_tree::{Ask, AskError, Reply, Request, StatsShown};
 use std::time::Duration;
@@ -25,12 +26,47 @@ pub fn ask(pid: u32, request: &Request) -> Result<String> {
                 progress.show_now(&silent.to_string());
                 continue;
             }
-            reply => reply?,
+            reply => harmless(reply?, ask.is_ours()),
         };
         if let Some(text) = last(reply, &mut progress)? {
             return Ok(text);
         }
     }
+}
+
+/// A reply without what another user's supervisor may mean for the terminal: control characters.
+fn harmless(reply: Reply, is_ours: bool) -> Reply {
+    match reply {
+        reply if is_ours => reply,
+        Reply::Progress(text) => Reply::Progress(printable(&text)),
+        Reply::Failed(text) => Reply::Failed(printable(&text)),
+        Reply::Done(text) => Reply::Done(without_escapes(&printable(&text))),
+    }
+}
+
+/// The same of an answer, whose texts may have control characters as JSON escapes them.
+fn without_escapes(answer: &str) -> String {
+    let mut kept = String::with_capacity(answer.len());
+    let mut rest = answer;
+    while let Some((before, escape)) = rest.split_once('\\') {
+        kept.push_str(before);
+        let hex = escape.strip_prefix('u').and_then(|hex| hex.get(..4));
+        let code = hex.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        let length = match (code, escape.chars().next()) {
+            (Some(code), _) if char::from_u32(code).is_some_and(char::is_control) => 5,
+            (_, Some('n' | 't' | 'r' | 'b' | 'f')) => 1,
+            (_, other) => {
+                let length = other.map_or(0, char::len_utf8);
+                kept.push('\\');
+                kept.push_str(&escape[..length]);
+                rest = &escape[length..];
+                continue;
+            }
+        };
+        kept.push('?');
+        rest = &escape[length..];
+    }
+    kept + rest
 }
 
 /// The text of the last reply.
@@ -81,7 +117,8 @@ impl Figures {
     /// # Errors
     /// They did not come ([`is_silent`]), or as for [`stats_of`].
     pub fn within(&mut self, limit: Duration) -> Result<StatsShown> {
-        figures_of(self.0.reply_within(limit)?)
+        let reply = self.0.reply_within(limit)?;
+        figures_of(harmless(reply, self.0.is_ours()))
     }
 }
 
@@ -102,4 +139,26 @@ pub fn is_silent(error: &anyhow::Error) -> bool {
 fn parsed(stats: &str) -> Result<StatsShown> {
     serde_json::from_str(stats)
         .context("ask with the ebb that runs the program: the answer is of another version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn another_users_supervisor_writes_nothing_but_text() {
+        let bad = "a\u{1b}[31m";
+        let answer = r#"{"name":["a\u001b[31m\u009B"],"path":"a\"\\n\nb\u00e4"}"#.to_owned();
+        for reply in [Reply::Progress, Reply::Failed, Reply::Done] {
+            assert_eq!(harmless(reply(bad.into()), false), reply("a?[31m".into()));
+            assert_eq!(harmless(reply(bad.into()), true), reply(bad.into()));
+        }
+        let Reply::Done(text) = harmless(Reply::Done(answer), false) else {
+            panic!("another kind of reply");
+        };
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["name"][0], "a?[31m?");
+        assert_eq!(read["path"], "a\"\\n?b\u{e4}");
+    }
 }

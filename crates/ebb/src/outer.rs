@@ -6,6 +6,8 @@
 
 use crate::ask::{Figures, PATIENCE};
 use crate::available::{Available, Source};
+use anyhow::{Context, Result};
+use ebb_tree::ControlName;
 
 /// Variable that names the supervisor to the processes of a tree.
 pub const CONTROL: &str = "EBB_CONTROL";
@@ -23,11 +25,28 @@ pub struct Outer {
 impl Outer {
     /// The tree that this process is in, if its supervisor answers.
     pub fn here() -> Option<Self> {
-        std::env::var_os(CONTROL)?;
-        let mut figures = Figures::ask(std::process::id()).ok()?;
-        let supervisor = figures.supervisor()?;
-        let stats = figures.within(PATIENCE).ok()?;
-        Some(Self {
+        Self::look().ok().flatten()
+    }
+
+    /// The same; or a sentence for the user of a run, where the environment names a supervisor that lives and does not
+    /// answer: nobody knows then what it has left.
+    pub fn look() -> Result<Option<Self>, String> {
+        let Some(control) = std::env::var_os(CONTROL) else {
+            return Ok(None);
+        };
+        let named = control.to_str().and_then(ControlName::parse);
+        Self::ask().map(Some).or_else(|error| match named {
+            // The name may be left over: of a run that has ended nothing is to be said.
+            Some(name) if !name.maker_is_gone() => Err(unreachable(name.pid, &error)),
+            _ => Ok(None),
+        })
+    }
+
+    fn ask() -> Result<Self> {
+        let mut figures = Figures::ask(std::process::id())?;
+        let supervisor = figures.supervisor().context("it is out of sight")?;
+        let stats = figures.within(PATIENCE)?;
+        Ok(Self {
             supervisor,
             budget: stats.budget_bytes,
             used: stats.used_bytes,
@@ -52,6 +71,13 @@ impl Outer {
             total_from: from,
         }
     }
+}
+
+fn unreachable(supervisor: u32, error: &anyhow::Error) -> String {
+    format!(
+        "this seems to run under `ebb run` {supervisor}, which cannot be asked ({error:#}): what that has left does not \
+         bound this run, so give it a --memory that fits"
+    )
 }
 
 #[cfg(test)]

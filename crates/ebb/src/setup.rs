@@ -40,11 +40,7 @@ pub struct Prepared {
 /// An option is wrong; the message says what is allowed.
 pub fn setup(args: &RunArgs) -> Result<Prepared> {
     let (codec, specs) = places(args)?;
-    let outer = Outer::here();
-    if let Some(outer) = &outer {
-        say::now(&format!("ebb: {}", outer.told()));
-    }
-    let outer = outer.as_ref().map(Outer::available);
+    let outer = outer();
     let available = Available::here(outer.clone());
     let budget = budget(args.memory.as_deref(), &available)?;
     let limits = limits(&args.limits, budget)?;
@@ -79,6 +75,19 @@ pub fn setup(args: &RunArgs) -> Result<Prepared> {
         // The outer run's figure is that of the start: it may be waiting for this one.
         budgets: Box::new(move || budgets(&Available::here(outer.clone()))),
     })
+}
+
+/// What the run has left that this one is in. The user is told of that run, also where it does not answer.
+fn outer() -> Option<Available> {
+    let outer = Outer::look();
+    let told = match &outer {
+        Ok(outer) => outer.as_ref().map(Outer::told),
+        Err(unreachable) => Some(unreachable.clone()),
+    };
+    if let Some(told) = told {
+        say::now(&format!("ebb: {told}"));
+    }
+    outer.ok()?.as_ref().map(Outer::available)
 }
 
 /// The pages that a tree can be given where this much is available.

@@ -1,6 +1,6 @@
 //! `ebb run` under `ebb run`.
 
-use super::common::{cannot_page, ebb};
+use super::common::{cannot_page, ebb, lacks};
 use super::{run, stderr};
 use std::process::Command;
 
@@ -38,6 +38,29 @@ fn a_run_inside_a_run_is_told_and_bounded() {
     assert_eq!(none, None, "{said}");
     let refused = "more than the 200M that the budget of `ebb run` ";
     assert!(said.contains(refused), "{said}");
+}
+
+/// A run that lives, and that cannot be reached, is told of: nobody knows what it has left.
+#[test]
+fn a_run_whose_outer_run_cannot_be_asked_says_so() {
+    if cannot_page() || lacks("unshare") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: needs root");
+    }
+    let ebb = ebb().to_str().unwrap();
+    let script =
+        format!("echo \"outer $PPID.\" >&2; unshare -n {ebb} run -m 64M --swap none true; echo $?");
+    let output = run(&["-m", "200M", "--swap", "none", "sh", "-c", &script]);
+    let said = stderr(&output);
+    assert_eq!(output.stdout, b"0\n", "{said}");
+    let outer = said
+        .split_once("outer ")
+        .and_then(|(_, rest)| rest.split_once('.'));
+    let outer = outer.unwrap_or_else(|| panic!("{said}")).0;
+    let line = format!("ebb: this seems to run under `ebb run` {outer}, which cannot be asked");
+    assert_eq!(said.matches(&line).count(), 1, "{said}");
 }
 
 /// A name that is left over in the environment is of no tree.
