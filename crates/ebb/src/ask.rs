@@ -4,7 +4,6 @@ use crate::progress::Progress;
 use crate::table::printable;
 use anyhow::{Context, Result, bail};
 use ebb_tree::{Ask, AskError, Reply, Request, StatsShown};
-use serde_json::Value;
 use std::time::Duration;
 
 /// How long a tree may say nothing before the user is told, or no longer waits.
@@ -41,25 +40,33 @@ fn harmless(reply: Reply, is_ours: bool) -> Reply {
         reply if is_ours => reply,
         Reply::Progress(text) => Reply::Progress(printable(&text)),
         Reply::Failed(text) => Reply::Failed(printable(&text)),
-        Reply::Done(text) => Reply::Done(match serde_json::from_str(&text) {
-            Ok(answer) => plain(answer).to_string(),
-            Err(_) => printable(&text),
-        }),
+        Reply::Done(text) => Reply::Done(without_escapes(&printable(&text))),
     }
 }
 
-/// The same of the texts in an answer, in which control characters are escaped.
-fn plain(answer: Value) -> Value {
-    match answer {
-        Value::String(text) => printable(&text).into(),
-        Value::Array(all) => all.into_iter().map(plain).collect(),
-        Value::Object(all) => {
-            let all = all.into_iter();
-            all.map(|(name, value)| (printable(&name), plain(value)))
-                .collect()
-        }
-        other => other,
+/// The same of an answer, whose texts may have control characters as JSON escapes them.
+fn without_escapes(answer: &str) -> String {
+    let mut kept = String::with_capacity(answer.len());
+    let mut rest = answer;
+    while let Some((before, escape)) = rest.split_once('\\') {
+        kept.push_str(before);
+        let hex = escape.strip_prefix('u').and_then(|hex| hex.get(..4));
+        let code = hex.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        let length = match (code, escape.chars().next()) {
+            (Some(code), _) if char::from_u32(code).is_some_and(char::is_control) => 5,
+            (_, Some('n' | 't' | 'r' | 'b' | 'f')) => 1,
+            (_, other) => {
+                let length = other.map_or(0, char::len_utf8);
+                kept.push('\\');
+                kept.push_str(&escape[..length]);
+                rest = &escape[length..];
+                continue;
+            }
+        };
+        kept.push('?');
+        rest = &escape[length..];
     }
+    kept + rest
 }
 
 /// The text of the last reply.
@@ -137,11 +144,12 @@ fn parsed(stats: &str) -> Result<StatsShown> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     #[test]
     fn another_users_supervisor_writes_nothing_but_text() {
         let bad = "a\u{1b}[31m";
-        let answer = format!(r#"{{"name":["a\u001b[31m"],"bytes":{}}}"#, u64::MAX);
+        let answer = r#"{"name":["a\u001b[31m\u009B"],"path":"a\"\\n\nb\u00e4"}"#.to_owned();
         for reply in [Reply::Progress, Reply::Failed, Reply::Done] {
             assert_eq!(harmless(reply(bad.into()), false), reply("a?[31m".into()));
             assert_eq!(harmless(reply(bad.into()), true), reply(bad.into()));
@@ -150,7 +158,7 @@ mod tests {
             panic!("another kind of reply");
         };
         let read: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(read["name"][0], "a?[31m");
-        assert_eq!(read["bytes"], u64::MAX);
+        assert_eq!(read["name"][0], "a?[31m?");
+        assert_eq!(read["path"], "a\"\\n?b\u{e4}");
     }
 }

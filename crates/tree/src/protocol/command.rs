@@ -81,7 +81,7 @@ impl Ask {
     /// # Errors
     /// See [`AskError`].
     pub fn send(pid: u32, request: &Request) -> Result<Self, AskError> {
-        Self::send_on(|| patiently(|| find(pid)), request)
+        Self::send_on(&|| find(pid), request)
     }
 
     /// The same to the supervisor that this process is or follows, whose `control_value` this is.
@@ -94,18 +94,18 @@ impl Ask {
             Some(ours) => ours.map_err(|_| AskError::Silent),
             None => Err(AskError::NotManaged(pid)),
         };
-        Self::send_on(|| patiently(ours), request)
+        Self::send_on(&ours, request)
     }
 
     fn send_on(
-        connection: impl FnOnce() -> Result<OwnedFd, AskError>,
+        connection: &dyn Fn() -> Result<OwnedFd, AskError>,
         request: &Request,
     ) -> Result<Self, AskError> {
         let packet = request.encode();
         if packet.len() > MAX_REQUEST {
             return Err(AskError::TooLong);
         }
-        let connection = connection()?;
+        let connection = patiently(connection)?;
         match net::send(&connection, &packet, SendFlags::NOSIGNAL) {
             // Refused already: the reason waits to be read.
             Ok(_) | Err(Errno::PIPE) => Ok(Self(connection)),
@@ -230,7 +230,7 @@ fn is_maker(name: &str, peer: Peer) -> bool {
 
 /// Looks for a supervisor until one answers, or says why there is none. That is as long as one has no place in its queue,
 /// and no longer than [`QUEUE`].
-fn patiently(look: impl Fn() -> Result<OwnedFd, AskError>) -> Result<OwnedFd, AskError> {
+fn patiently(look: &dyn Fn() -> Result<OwnedFd, AskError>) -> Result<OwnedFd, AskError> {
     let start = Instant::now();
     loop {
         match look() {

@@ -64,7 +64,7 @@ use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 pub use stats::{CellShown, FaultsShown, MemberShown, MoreShown, PoolShown, StatsShown};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -220,7 +220,7 @@ pub struct Supervisor {
     /// Flag: it was said that processes of another user cannot join.
     warned_other_user: bool,
     /// Reasons of refusals that the user knows, without numbers.
-    told_refusals: HashSet<String>,
+    told_refusals: Vec<String>,
     notices: Notices,
 }
 
@@ -339,7 +339,7 @@ impl Supervisor {
             warned_exhausted: false,
             warned_unkept: false,
             warned_other_user: false,
-            told_refusals: HashSet::new(),
+            told_refusals: Vec::new(),
             notices: setup.notices.unwrap_or_else(|| {
                 Box::new(|line| {
                     let _ = writeln!(std::io::stderr(), "ebb: {line}");

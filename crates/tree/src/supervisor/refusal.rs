@@ -61,7 +61,9 @@ impl Supervisor {
         if refusal.why == NO_DESCRIPTORS {
             return self.warn_exhausted(process.pid());
         }
-        if self.told_refusals.insert(without_numbers(&refusal.why)) {
+        let reason = without_numbers(&refusal.why);
+        if !self.told_refusals.contains(&reason) {
+            self.told_refusals.push(reason);
             self.notice(&format!(
                 "{name} [{}] runs unmanaged: {}",
                 process.pid(),
