@@ -81,6 +81,8 @@ pub enum CountersRef {
 
 impl Deref for CountersRef {
     type Target = Counters;
+
+    #[inline(never)] // Many places count, few of them often.
     fn deref(&self) -> &Counters {
         match self {
             Self::Static(counters) => counters(),

@@ -144,6 +144,7 @@ impl<K: Kernel> FaultService<K> {
 
     /// In the keeper, after each step of an eviction that may be long: does what others wait for and nobody else
     /// can do. Faults whose transit the step ended come once more, and awaited memory is registered.
+    #[inline(never)] // Called from many places of the keeper.
     pub fn attend_waiting(&self, worker: &mut Worker) {
         self.wake_again(worker);
         // A memory call waits for the end of all transits, and this thread has none just now.

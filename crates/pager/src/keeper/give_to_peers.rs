@@ -45,6 +45,7 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Tells the tree when the oldest page here came, if there is one to be given.
+    #[inline(never)] // The keeper's turn is long enough, and it is called from several places.
     pub(super) fn publish_oldest(&self, state: &mut State) {
         let oldest = state.pages.oldest_ms();
         let oldest = oldest.filter(|_| !Self::most_is_out(state));
@@ -146,6 +147,7 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Evicts until no more than `aim` pages are charged, or no page has been idle for as long as is asked for.
+    #[inline(never)] // The keeper's turn is long enough, and this is called from several places.
     fn give_up_resident(&self, worker: &mut Worker, request: ReclaimRequest, aim: i64) -> Gift {
         /// Pages evicted at most for each that is to be given back: what is evicted takes room in
         /// the pool.
@@ -194,6 +196,7 @@ impl<K: Kernel> Keeper<K> {
     /// Makes the pool hold less until no more than `aim` pages are charged; whether it does. A part at a
     /// time: who waits for room has it at once, and a fork its turn. No more than it takes now: what relatives
     /// share frees nothing when it is written.
+    #[inline(never)] // The keeper's turn is long enough, and this is called from several places.
     fn give_up_pool(&self, aim: i64) -> bool {
         let mut left = self.lock().charge.charged() - aim;
         let mut any = false;

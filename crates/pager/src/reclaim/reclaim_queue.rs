@@ -425,7 +425,8 @@ impl ReclaimQueue {
         for unit in self.deferred.drain(..units.min(self.deferred.len())).rev() {
             let state = map.unit_mut(unit);
             state.deferred = false;
-            if state.queue(self.now_ms) {
+            // As old as it was.
+            if !std::mem::replace(&mut state.queued, true) {
                 self.readmitted.push_front(unit);
             }
         }
@@ -488,7 +489,7 @@ impl ReclaimQueue {
     ) -> Option<u32> {
         /// Units that leave at a time.
         const MOST: usize = 64;
-        for queue in [&mut self.units, &mut self.scan] {
+        for queue in [&mut self.units, &mut self.scan, &mut self.readmitted] {
             for _ in 0..MOST {
                 let is_empty = |unit: &mut UnitNumber| resident(map, *unit) == 0;
                 let Some(unit) = queue.pop_front_if(is_empty) else {
@@ -498,7 +499,8 @@ impl ReclaimQueue {
             }
         }
         // Pages that relatives shared at that look may be this process's alone by now.
-        let fronts = [&self.units, &self.scan, &self.deferred].map(VecDeque::front);
+        let fronts = [&self.readmitted, &self.units, &self.scan, &self.deferred];
+        let fronts = fronts.map(VecDeque::front);
         let first = fronts.into_iter().flatten().next();
         // What stays was used when it came. Where most comes back, that is known of the others as well.
         let kept = self

@@ -34,12 +34,13 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// A signal mask, and whether SIGPIPE and SIGCHLD are ignored.
+/// A signal mask, whether SIGPIPE and SIGCHLD are ignored, and the limit of descriptors.
 #[derive(Clone, Copy)]
 pub struct Inherited {
     mask: libc::sigset_t,
     ignores_pipe: bool,
     ignores_child: bool,
+    files: libc::rlimit,
 }
 
 impl Inherited {
@@ -50,10 +51,15 @@ impl Inherited {
             // SAFETY: the default has no handler.
             unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         }
+        // SAFETY: zeros are a limit.
+        let mut files: libc::rlimit = unsafe { std::mem::zeroed() };
+        // SAFETY: one structure of ours is written; of its own limit a process is always told.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) };
         Self {
             mask,
             ignores_pipe: IGNORES_PIPE.load(Relaxed),
             ignores_child,
+            files,
         }
     }
 
@@ -63,8 +69,9 @@ impl Inherited {
             mask,
             ignores_pipe,
             ignores_child,
+            files,
         } = *self;
-        // SAFETY: the closure calls only signal and pthread_sigmask, which are async-signal-safe, with what it owns.
+        // SAFETY: the closure calls only signal, setrlimit and pthread_sigmask, which are async-signal-safe, with what it owns.
         unsafe {
             command.pre_exec(move || {
                 for (signal, ignored) in [
@@ -75,6 +82,8 @@ impl Inherited {
                         libc::signal(signal, libc::SIG_IGN);
                     }
                 }
+                // Refused only if the limit was lowered since: then that one stays.
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
                 match libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) {
                     0 => Ok(()),
                     errno => Err(io::Error::from_raw_os_error(errno)),

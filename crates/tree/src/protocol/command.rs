@@ -270,7 +270,10 @@ fn find(pid: u32) -> Result<OwnedFd, AskError> {
         }
         match environment(pid).and_then(|name| connect(&name, &users)) {
             Some(Ok(connection)) => return Ok(connection),
-            Some(Err(Full)) => silent = true,
+            Some(Err(Full)) => {
+                silent = true;
+                break;
+            }
             None => {}
         }
         next = parent(pid);

@@ -46,8 +46,14 @@ impl Supervisor {
         if refusal.quiet || !self.is_our_user(peer.uid) {
             return;
         }
-        let program = program.and_then(|program| proc::pidfd_target(program.as_fd()).ok());
-        let pids = [program.map(|target| target.pid).or(peer.pid), peer.pid];
+        let process = match program {
+            // One that has ended meanwhile runs in no way.
+            Some(program) => proc::pidfd_target(program.as_fd())
+                .ok()
+                .map(|target| target.pid),
+            None => peer.pid,
+        };
+        let pids = [process, peer.pid];
         let opened = pids.map(|pid| Process::open(pid?).ok());
         let [Some(process), Some(connected)] = opened else {
             return;
