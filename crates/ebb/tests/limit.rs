@@ -67,7 +67,7 @@ fn a_budget_follows_the_limit_of_its_control_group() {
         return;
     }
     if let Some(why) = cgroup::unavailable() {
-        return println!("skipped: {why}");
+        return println!("skipped: no memory cgroup: {why}");
     }
     let group = Cgroup::new(256 * MIB, KernelSwap::Forbidden).unwrap();
     let tree = Tree::start("90M", &["a:256M"], "alone");
