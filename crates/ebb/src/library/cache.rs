@@ -3,7 +3,7 @@
 //!
 //! It is written once, under a name that is its content's hash. The file is renamed when it is whole: no program of
 //! another `ebb run` meets a part of it. Every program of the tree loads it with the
-//! rights of its user, so a place is taken only if nobody else but root can write there, or in what it lies in.
+//! rights of its user, so a place is taken only if nobody else but root can write there. The same goes for each directory above it.
 //!
 //! The directory is private (mode 0700), but for root's: programs of root's tree may become another user and start
 //! others, which load it too. So root's is one that others read and root alone writes, in /var/cache.

@@ -64,7 +64,7 @@ impl<K: Kernel> FaultService<K> {
                 self.wanted_room(wanted);
             }
             match made.step {
-                // What it made is this fault's, and not the next one's that is read: once, as others have to get on.
+                // The room is this fault's, not that of the next one that is read. Once: others have to get on.
                 Step::Progress | Step::Enough
                     if stuck.is_none() || !std::mem::replace(&mut made_room, true) =>
                 {

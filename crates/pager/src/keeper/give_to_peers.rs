@@ -23,7 +23,7 @@ const LOOKS_APART: usize = 128;
 /// them as much.
 const WORTH: u64 = 1 << 20;
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gift {
     /// Something was given.

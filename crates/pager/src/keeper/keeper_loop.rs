@@ -288,7 +288,7 @@ impl<K: Kernel> Keeper<K> {
             state.offer.asked(true, self.now());
             self.publish_oldest(&mut state);
         } else if gift == Gift::Young {
-            // Who asked saw an age of before.
+            // The peer that asked saw an older age.
             self.publish_oldest(&mut state);
         } else {
             state.offer.asked(false, self.now());
@@ -306,7 +306,7 @@ impl<K: Kernel> Keeper<K> {
         };
         let (devices, now) = (&self.swap_space.devices, || self.now());
         turn.moving = devices.update(self.member, self.swap, self.cpu(), now, &mut target);
-        // Whatever this turn did before: nothing after it ends transits.
+        // Nothing after this ends transits.
         self.attend_waiting(&mut turn.worker);
         for _ in 0..STEPS {
             self.swap.others_loaded(self.member.last_load_ns());

@@ -502,7 +502,7 @@ impl ReclaimQueue {
         let fronts = [&self.readmitted, &self.units, &self.scan, &self.deferred];
         let fronts = fronts.map(VecDeque::front);
         let first = fronts.into_iter().flatten().next();
-        // What stays was used when it came. Where most comes back, that is known of the others as well.
+        // Pages that stay were used when they came. Where most come back, that is known of the others as well.
         let kept = self
             .kept
             .front()

@@ -258,7 +258,7 @@ impl<K: Kernel> Pager<K> {
             let (stop, managed) = state.ranges.part(at, end);
             let now = match advice {
                 // One of the outcomes that it allows. Before it pages, too: the system may drop such a page at any time
-                // until it is written, and from a frame of ours as well. Whoever reads that frame waits for ever.
+                // until it is written, and from a frame of ours as well. A thread that reads that frame waits for ever.
                 libc::MADV_FREE if managed => libc::MADV_DONTNEED,
                 as_it_is => as_it_is,
             };

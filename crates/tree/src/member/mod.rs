@@ -355,8 +355,8 @@ impl Member {
     }
 
     /// Publishes when (CLOCK_MONOTONIC nanoseconds) the coldest page this process could give
-    /// up was last known used; 0: there is none. Others ask the process with the coldest. What it evicts comes back after
-    /// `return_time_ns`, most of it; 0: most does not.
+    /// up was last known used; 0: there is none. Others ask the process with the coldest. Most pages that it evicts come back
+    /// after `return_time_ns`; 0: most do not.
     pub fn publish_oldest(&self, since_ns: u64, return_time_ns: u64) {
         let slot = self.table.slot(self.slot());
         slot.return_time_ns.store(return_time_ns, Relaxed);

@@ -25,7 +25,7 @@ pub struct AgeCutoff {
     pub pool_ns: u64,
 }
 
-/// What others ask a process to give up. In one word, of which the larger stays: more pages, then younger ones.
+/// A request to a process to give pages up. In one word, of which the larger stays: more pages, then younger ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReclaimRequest {
     /// The number of pages; 0: nobody asks.
@@ -59,7 +59,7 @@ impl ReclaimRequest {
 const MIN_DONOR_PAGES: i64 = 64;
 
 impl Table {
-    /// What `me` is asked for, taken over by the caller.
+    /// The request to `me`, taken over by the caller.
     pub fn take_request(&self, me: SlotNumber) -> ReclaimRequest {
         ReclaimRequest::unpack(self.slot(me).request.swap(0, SeqCst))
     }
