@@ -384,6 +384,8 @@ pub fn fork() -> Option<bool> {
         }
         return Some(true);
     }
+    // Before the table names it: the supervisor may look before the child runs, and asks for its image by this.
+    process.host.set(child);
     scheduler().await_child();
     // SAFETY: as above.
     unsafe { pager().after_fork_parent(Some(child)) };
