@@ -4,6 +4,7 @@ use crate::progress::Progress;
 use crate::table::printable;
 use anyhow::{Context, Result, bail};
 use ebb_tree::{Ask, AskError, Reply, Request, StatsShown};
+use serde_json::Value;
 use std::time::Duration;
 
 /// How long a tree may say nothing before the user is told, or no longer waits.
@@ -40,33 +41,25 @@ fn harmless(reply: Reply, is_ours: bool) -> Reply {
         reply if is_ours => reply,
         Reply::Progress(text) => Reply::Progress(printable(&text)),
         Reply::Failed(text) => Reply::Failed(printable(&text)),
-        Reply::Done(text) => Reply::Done(without_escapes(&printable(&text))),
+        Reply::Done(text) => Reply::Done(match serde_json::from_str(&text) {
+            Ok(answer) => plain(answer).to_string(),
+            Err(_) => printable(&text),
+        }),
     }
 }
 
-/// The same of an answer, whose texts may have control characters as JSON escapes them.
-fn without_escapes(answer: &str) -> String {
-    let mut kept = String::with_capacity(answer.len());
-    let mut rest = answer;
-    while let Some((before, escape)) = rest.split_once('\\') {
-        kept.push_str(before);
-        let hex = escape.strip_prefix('u').and_then(|hex| hex.get(..4));
-        let code = hex.and_then(|hex| u32::from_str_radix(hex, 16).ok());
-        let length = match (code, escape.chars().next()) {
-            (Some(code), _) if char::from_u32(code).is_some_and(char::is_control) => 5,
-            (_, Some('n' | 't' | 'r' | 'b' | 'f')) => 1,
-            (_, other) => {
-                let length = other.map_or(0, char::len_utf8);
-                kept.push('\\');
-                kept.push_str(&escape[..length]);
-                rest = &escape[length..];
-                continue;
-            }
-        };
-        kept.push('?');
-        rest = &escape[length..];
+/// The same of the texts in an answer, in which control characters are escaped.
+fn plain(answer: Value) -> Value {
+    match answer {
+        Value::String(text) => printable(&text).into(),
+        Value::Array(all) => all.into_iter().map(plain).collect(),
+        Value::Object(all) => {
+            let all = all.into_iter();
+            all.map(|(name, value)| (printable(&name), plain(value)))
+                .collect()
+        }
+        other => other,
     }
-    kept + rest
 }
 
 /// The text of the last reply.
@@ -144,7 +137,6 @@ fn parsed(stats: &str) -> Result<StatsShown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     #[test]
     fn another_users_supervisor_writes_nothing_but_text() {

@@ -28,8 +28,8 @@ impl Outer {
         Self::look().ok().flatten()
     }
 
-    /// The same; or a sentence for the user of a run, where the environment names a supervisor that lives and does not
-    /// answer: nobody knows then what it has left.
+    /// The same; or a sentence for the user, where the environment names a supervisor that lives and does not answer.
+    /// Nobody knows then what it has left.
     pub fn look() -> Result<Option<Self>, String> {
         let Some(control) = std::env::var_os(CONTROL) else {
             return Ok(None);

@@ -4,6 +4,7 @@
 
 use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, UnmanagedReason, program_kind, raises_privileges};
 use ebb_sys::proc::{self, Process};
+use ebb_tree::HIDDEN;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -132,7 +133,7 @@ pub fn unmanaged(pid: u32) -> Option<(PathBuf, String)> {
     Some((path, reason))
 }
 
-/// What keeps this process from looking at another's program; none of one that has ended.
+/// The reason why this process may not look at another's program; none of one that has ended.
 fn unreadable(pid: u32, error: &io::Error) -> Option<&'static str> {
     if has_other_rights(pid) {
         return Some(
@@ -142,8 +143,7 @@ fn unreadable(pid: u32, error: &io::Error) -> Option<&'static str> {
     // Of one that ends there is no link at all.
     let hidden = error.kind() == ErrorKind::PermissionDenied;
     let lives = || Process::open(pid).is_ok_and(|process| !process.is_ending());
-    (hidden && lives())
-        .then_some("it hides its memory (PR_SET_DUMPABLE), or its file may not be read")
+    (hidden && lives()).then_some(HIDDEN)
 }
 
 /// Whether a process is, or may become, a user that this one is not.

@@ -6,17 +6,15 @@ use crate::metrics::{Listener, Serving};
 use crate::outer::CONTROL;
 use crate::program::{self, Kind, NotExecutable, Program};
 use crate::progress::Progress;
-use crate::setup::Prepared;
 use crate::stats::{self, StatsFile};
 use crate::system_kills::SystemKills;
 use crate::wait::{self, End, Running};
 use crate::wrap::Wrap;
 use crate::{FAILED, defaults, doctor, exhausted, say, setup, summary};
 use anyhow::{Context, Result, bail};
-use ebb_stores::PendingHeader;
 use ebb_sys::daemon::{self, Side};
 use ebb_sys::descriptors::Inherited;
-use ebb_tree::{Notices, StatsShown, Supervisor};
+use ebb_tree::{StatsShown, Supervisor};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -68,7 +66,8 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     let inherited = Inherited::note();
     let filled = defaults::fill(&mut args)?;
     doctor::needs_proc()?;
-    let prepared = setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
+    let (mut setup, pending_header) =
+        setup::setup(&args).map_err(|error| defaults::named(error, &filled))?;
     let program = match find(&args)? {
         Ok(program) => program,
         Err(error) => {
@@ -85,7 +84,8 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     // Before the supervisor: threads that it starts must not take our signals.
     let signals = wait::prepare().context("cannot take signals")?;
     let notices = exhausted::notices(args.on_exhausted.clone(), signals.inherited());
-    let (mut supervisor, pending_header) = supervisor(prepared, notices)?;
+    setup.notices = Some(notices);
+    let mut supervisor = Supervisor::new(setup)?;
     let serve = |listener: Listener| listener.serve(supervisor.control_value());
     let serving = metrics.map(serve).transpose()?;
     let mut command = command(&args, &program, &library);
@@ -131,17 +131,6 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
         inherited,
         end,
     )
-}
-
-/// The supervisor, and the devices that are to be marked.
-fn supervisor(
-    mut prepared: Prepared,
-    notices: Notices,
-) -> Result<(Supervisor, Vec<PendingHeader>)> {
-    prepared.setup.notices = Some(notices);
-    let mut supervisor = Supervisor::new(prepared.setup)?;
-    supervisor.ask_for_budgets(prepared.budgets);
-    Ok((supervisor, prepared.pending_header))
 }
 
 /// Supervises until the program has ended.

@@ -13,7 +13,7 @@ use ebb_engine::swap::ZSTD_LEVELS;
 use ebb_stores::{
     FAULTS_VARIABLE, Faults, OpenError, PendingHeader, SearchTime, Size, SwapSpec, human,
 };
-use ebb_tree::{Budgets, Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
+use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
 use std::ops::RangeInclusive;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,21 +24,12 @@ pub const SMALLEST: u64 = 16 << 20;
 
 const ZSTD_DEFAULT: i32 = 1;
 
-/// What `ebb run` needs to begin.
-pub struct Prepared {
-    /// The supervisor's.
-    pub setup: Setup,
-    /// The devices that are to be marked as swap before anything is written to them.
-    pub pending_header: Vec<PendingHeader>,
-    /// The budgets that can be given while programs run.
-    pub budgets: Budgets,
-}
-
-/// Reads the options and opens the devices. Nothing has been changed yet.
+/// Reads the options and opens the devices. The devices beside the setup are to be marked as swap before
+/// anything is written to them: nothing has been changed yet.
 ///
 /// # Errors
 /// An option is wrong; the message says what is allowed.
-pub fn setup(args: &RunArgs) -> Result<Prepared> {
+pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     let (codec, specs) = places(args)?;
     let outer = outer();
     let available = Available::here(outer.clone());
@@ -55,7 +46,8 @@ pub fn setup(args: &RunArgs) -> Result<Prepared> {
     })?;
     let setup = Setup {
         budget_pages: budget / PAGE_SIZE as u64,
-        budgets: budgets(&available),
+        // The outer run's figure is that of the start: it may be waiting for this one.
+        budgets: Box::new(move || budgets(&Available::here(outer.clone()))),
         limits,
         devices,
         config: Config {
@@ -69,15 +61,10 @@ pub fn setup(args: &RunArgs) -> Result<Prepared> {
         open: Some(Box::new(open_later)),
         guard: Some(Box::new(guard::launch)),
     };
-    Ok(Prepared {
-        setup,
-        pending_header,
-        // The outer run's figure is that of the start: it may be waiting for this one.
-        budgets: Box::new(move || budgets(&Available::here(outer.clone()))),
-    })
+    Ok((setup, pending_header))
 }
 
-/// What the run has left that this one is in. The user is told of that run, also where it does not answer.
+/// The memory that the run has left that this one is in. The user is told of that run, also where it does not answer.
 fn outer() -> Option<Available> {
     let outer = Outer::look();
     let told = match &outer {

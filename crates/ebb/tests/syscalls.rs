@@ -642,8 +642,8 @@ fn private_mappings_of_files() {
     }
 }
 
-/// What a linker maps so, reads and never writes stays the page cache's: 240 MiB that do not compress are more than the
-/// budget, and nothing else takes them.
+/// Files that a linker maps so, reads and never writes stay the page cache's. These are 240 MiB that do not compress: more
+/// than the budget, and nothing else takes them.
 #[test]
 fn private_mappings_of_files_that_nobody_writes() {
     if cannot_page() {

@@ -52,7 +52,7 @@ pub fn begin(budget: u64, slots: &[u64], may_run_out: bool, config: Config) -> O
     let devices = DEVICES.get_or_init(|| devices.collect());
     let setup = Setup {
         budget_pages: budget,
-        budgets: budget..=budget,
+        budgets: Box::new(move || budget..=budget),
         limits: Limits::default(),
         devices: Vec::new(),
         config,

@@ -16,7 +16,7 @@ fn supervisor(budget_pages: u64, device_pages: u64) -> Supervisor {
     let file = std::fs::File::open("/dev/null").expect("/dev/null opens");
     Supervisor::new(Setup {
         budget_pages,
-        budgets: 1..=1 << 40,
+        budgets: Box::new(|| 1..=1 << 40),
         limits: Limits::default(),
         devices: vec![SetupDevice {
             name: "null".into(),

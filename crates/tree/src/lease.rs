@@ -138,8 +138,8 @@ impl<'a> Leases<'a> {
         None
     }
 
-    /// `me` comes to own a cluster that nobody owned, unless the device is closed or a process other than `reader` reads
-    /// the cluster: the look comes after the swap.
+    /// `me` comes to own a cluster that nobody owned. Not, if the device is closed or a process other than `reader` reads
+    /// the cluster; the look comes after the swap.
     fn own(&self, me: usize, c: usize, reader: usize) -> bool {
         let owner = &self.owner[c];
         if owner

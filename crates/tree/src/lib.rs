@@ -81,7 +81,7 @@ pub use {
         Ask, AskError, ControlName, HelperExit, LimitChange, Reply, Request, is_stopped, trees,
     },
     supervisor::{
-        ANY_CHILD, Budgets, CellShown, DeviceShown, FaultsShown, LimitsShown, MemberShown,
+        ANY_CHILD, Budgets, CellShown, DeviceShown, FaultsShown, HIDDEN, LimitsShown, MemberShown,
         MoreShown, Notices, Opener, PoolShown, ProcessLimits, Setup, SetupDevice, SetupError,
         StatsShown, Supervisor, Totals, check_limits,
     },

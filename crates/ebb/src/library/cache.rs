@@ -3,11 +3,13 @@
 //!
 //! It is written once, under a name that is its content's hash. The file is renamed when it is whole: no program of
 //! another `ebb run` meets a part of it. Every program of the tree loads it with the
-//! rights of its user, so a place is taken only if nobody else but root can write there. The same goes for each directory above it.
+//! rights of its user, so a place is taken only if nobody else but root can write there. The same goes for each
+//! directory above it.
 //!
 //! The directory is private (mode 0700), but for root's: programs of root's tree may become another user and start
 //! others, which load it too. So root's is one that others read and root alone writes, in /var/cache.
 
+use crate::cgroups;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::fs::{Mode, StatVfsMountFlags};
 use std::ffi::OsString;
@@ -121,8 +123,7 @@ fn trusted(dir: &Path) -> Result<()> {
 /// Whether a user number stands for all that this user namespace has none for: root's of the machine is one, and nobody
 /// in here can be it.
 fn is_nobodys(user: u32) -> bool {
-    let text = |file: &str| fs::read_to_string(Path::new("/proc").join(file)).unwrap_or_default();
-    let overflow = text("sys/kernel/overflowuid").trim().parse() == Ok(user);
+    let overflow = cgroups::read("/proc/sys/kernel/overflowuid").trim().parse() == Ok(user);
     let is_mapped = |line: &str| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);
         let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
@@ -132,7 +133,7 @@ fn is_nobodys(user: u32) -> bool {
         };
         (first..first + count).contains(&u64::from(user))
     };
-    overflow && !text("self/uid_map").lines().any(is_mapped)
+    overflow && !cgroups::read("/proc/self/uid_map").lines().any(is_mapped)
 }
 
 fn others_write(meta: &Metadata) -> bool {

@@ -82,7 +82,7 @@ fn a_tree_whose_program_has_ended_is_found_by_whoever_asks() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-/// Who waits for the last of many processes does not look for all of them again and again, and ends soon after the last.
+/// The supervisor that stays behind does not look for all of many processes again and again, and ends soon after the last.
 #[test]
 fn the_supervisor_of_many_that_are_left_behind_hardly_works() {
     const MANY: usize = 300;

@@ -121,9 +121,9 @@ fn a_static_program_that_another_starts_is_told_of_once() {
     }
 }
 
-/// Who may not look into a process cannot tell that its helper shares its memory, as the supervisor of an ordinary user
-/// cannot for a program that is not to be dumped, or whose file may not be read. Its refusal is told of, once; of
-/// processes that only end as they join nothing is said.
+/// A supervisor of an ordinary user may not look into a program that is not to be dumped, or whose file may not be read.
+/// So it cannot tell that a helper shares the program's memory. Its refusal is told of, once. Nothing is said of
+/// processes that only end as they join.
 #[test]
 fn programs_that_hide_their_memory_are_told_of_once() {
     const WITHOUT: &str = "-sys_ptrace,-dac_override,-dac_read_search";

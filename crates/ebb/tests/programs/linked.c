@@ -1,6 +1,6 @@
 /*
- * Maps files that may be written and are not, as linkers do with all that they read: FILES of 8 MiB of noise, which it
- * makes in the working directory. Says how many pages read as they were written.
+ * Maps files that may be written and are not, as linkers do with all that they read. It makes FILES of them, of 8 MiB
+ * of noise each, in the working directory. Says how many pages read as they were written.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

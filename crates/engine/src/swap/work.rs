@@ -35,8 +35,8 @@ impl Swap {
         .is_some_and(|did| did || self.env.codecs.work())
     }
 
-    /// The devices' turn: when there is nothing else to do, and beside what the pool has to do (`busy`) when
-    /// somebody waits for it, as that may go on for minutes. Whether there was anything to do.
+    /// The devices' turn: when there is nothing else to do. While the pool is `busy`, which may go on for minutes, they
+    /// have one where somebody waits for it. Whether there was anything to do.
     fn devices_step(&self, cpu: Cpu, busy: bool) -> bool {
         let Some(devices) = &self.devices else {
             return false;

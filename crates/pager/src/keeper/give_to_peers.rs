@@ -87,8 +87,8 @@ impl<K: Kernel> Keeper<K> {
     }
 
     /// Gives back what is asked for of the charge, evicting what it takes; where little but the pool is left, writing
-    /// that to devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all would be
-    /// evicted.
+    /// that to devices. Pages that the program charges meanwhile are not made up for: of a program that goes on, all
+    /// would be evicted.
     pub fn give_up(&self, worker: &mut Worker, request: ReclaimRequest) -> Gift {
         let (from_pool, aim) = self.aim(&self.lock(), request.pages.into());
         if from_pool && self.give_up_pool(aim) {

@@ -322,8 +322,8 @@ impl<K: Kernel> Keeper<K> {
         self.member.is_asked() || base.registration.is_awaited() || base.fork.is_wanted()
     }
 
-    /// A thread of idle urgency may wait for its processor with the lock of the state in its hand, or the gate. The keeper, which
-    /// alone sees to that, does not wait for them before it has.
+    /// A thread of idle urgency may wait for its processor with the lock of the state in its hand, or the gate. The
+    /// keeper alone sees to that, and does not wait for them before it has.
     fn sees_to_holders(&self) {
         let begin = self.now();
         let is_held = || self.base.try_lock_service().is_none() || self.try_gate().is_none();

@@ -28,8 +28,8 @@
 //! else: a few pages that come and go make all others old.
 //!
 //! Units of which nothing may leave wait in a queue of their own. Both queues go round in the same time, so that
-//! finding a page to evict never means passing all of them in a row. A unit stands in one of these two, or in
-//! the scan's queue, at most once; `UnitState::queued` says so.
+//! finding a page to evict never means passing all of them in a row. A unit stands in one of these two, in
+//! the scan's queue, or among the readmitted (below), at most once; `UnitState::queued` says so.
 //!
 //! Units whose pages forked relatives share are found out when it is their turn, and are *deferred* from then on.
 //! Each time a unit is wanted, one deferred unit comes back, and it is its turn at once. So as many are looked at
@@ -116,7 +116,7 @@ pub struct ReclaimQueue {
 }
 
 impl UnitState {
-    /// It is queued from now on, whether it was not.
+    /// It is queued from now on; whether it was not before.
     fn queue(&mut self, now_ms: u32) -> bool {
         let new = !std::mem::replace(&mut self.queued, true);
         if new {
@@ -527,25 +527,20 @@ impl ReclaimQueue {
             queued.extend(state.queued.then_some(unit.0));
             deferred.extend(state.deferred.then_some(unit.0));
         });
-        assert_eq!(
-            numbers(&[&self.units, &self.kept, &self.scan, &self.readmitted]),
-            queued
-        );
+        assert_eq!(numbers(&self.looked_at()), queued);
         assert_eq!(numbers(&[&self.deferred]), deferred);
     }
 
     /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
-        [
-            &self.units,
-            &self.kept,
-            &self.scan,
-            &self.deferred,
-            &self.readmitted,
-        ]
-        .map(|queue| queue.capacity() * size_of::<UnitNumber>())
-        .iter()
-        .sum()
+        let all = self.looked_at().into_iter().chain([&self.deferred]);
+        all.map(|queue| queue.capacity() * size_of::<UnitNumber>())
+            .sum()
+    }
+
+    /// The queues of units that are `queued`.
+    fn looked_at(&self) -> [&VecDeque<UnitNumber>; 4] {
+        [&self.units, &self.kept, &self.scan, &self.readmitted]
     }
 }
 

@@ -64,7 +64,7 @@ impl ReturnTime {
         (self.left, self.returned, self.later_ms) = (0, 0, 0);
     }
 
-    /// So many pages leave in this epoch.
+    /// `pages` pages leave in this epoch.
     pub fn evicted(&mut self, epoch: u8, pages: u32, now_ms: u32) {
         if self.cohort == Some(epoch) {
             if self.left == 0 {

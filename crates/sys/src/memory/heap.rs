@@ -25,6 +25,7 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr;
+use rustix::process::{Resource, getrlimit};
 use std::time::Duration;
 
 use crate::kernel::clock;
@@ -258,12 +259,7 @@ unsafe impl GlobalAlloc for InternalHeap {
 #[inline(always)] // It is `alloc` itself, which has its place.
 unsafe fn allocate(layout: Layout, zeroed: bool) -> *mut u8 {
     // SAFETY: the caller's contract.
-    let block = unsafe { allocate_once(layout, zeroed) };
-    if block.is_null() && may_come() {
-        // SAFETY: as above.
-        return ask_again(&|| unsafe { allocate_once(layout, zeroed) });
-    }
-    block
+    patiently(|| unsafe { allocate_once(layout, zeroed) })
 }
 
 /// # Safety
@@ -307,15 +303,8 @@ fn ask_again(ask: &dyn Fn() -> *mut u8) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn may_come() -> bool {
-    [libc::RLIMIT_AS, libc::RLIMIT_DATA]
-        .into_iter()
-        .all(|kind| {
-            // SAFETY: zeros are a limit, which the call fills.
-            let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
-            // SAFETY: one structure of ours is written.
-            let told = unsafe { libc::getrlimit(kind, &raw mut limit) };
-            told != 0 || limit.rlim_cur == libc::RLIM_INFINITY
-        })
+    let limits = [Resource::As, Resource::Data].map(getrlimit);
+    limits.iter().all(|limit| limit.current.is_none())
 }
 
 fn is_direct(size: usize) -> bool {

@@ -279,6 +279,8 @@ fn is_glibcs(loader: ProgramPath) -> bool {
 const SYSTEMS: &CStr = c"/lib64/ld-linux-x86-64.so.2";
 
 /// Device and number of the file that it was as this library began to run, which it would not with one that is too old.
+// Beside what every process writes as it starts, and on no page of its own.
+#[unsafe(link_section = ".data")]
 static LOADER: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Notes the system's loader: no exec of a program for it has to look into it.

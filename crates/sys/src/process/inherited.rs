@@ -4,6 +4,7 @@
 //! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. So a function that the C library calls
 //! earlier notes it.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
@@ -40,7 +41,7 @@ pub struct Inherited {
     mask: libc::sigset_t,
     ignores_pipe: bool,
     ignores_child: bool,
-    files: libc::rlimit,
+    files: Rlimit,
 }
 
 impl Inherited {
@@ -51,15 +52,11 @@ impl Inherited {
             // SAFETY: the default has no handler.
             unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         }
-        // SAFETY: zeros are a limit.
-        let mut files: libc::rlimit = unsafe { std::mem::zeroed() };
-        // SAFETY: one structure of ours is written; of its own limit a process is always told.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) };
         Self {
             mask,
             ignores_pipe: IGNORES_PIPE.load(Relaxed),
             ignores_child,
-            files,
+            files: getrlimit(Resource::Nofile),
         }
     }
 
@@ -71,7 +68,8 @@ impl Inherited {
             ignores_child,
             files,
         } = *self;
-        // SAFETY: the closure calls only signal, setrlimit and pthread_sigmask, which are async-signal-safe, with what it owns.
+        // SAFETY: the closure calls only signal, setrlimit and pthread_sigmask, which are async-signal-safe, with what it
+        // owns.
         unsafe {
             command.pre_exec(move || {
                 for (signal, ignored) in [
@@ -83,7 +81,7 @@ impl Inherited {
                     }
                 }
                 // Refused only if the limit was lowered since: then that one stays.
-                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
+                let _ = setrlimit(Resource::Nofile, files);
                 match libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut()) {
                     0 => Ok(()),
                     errno => Err(io::Error::from_raw_os_error(errno)),

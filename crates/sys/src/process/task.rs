@@ -59,6 +59,8 @@ struct Launch {
 }
 
 /// One for the process: a new task, which has nothing but its number, finds its order there.
+// Beside what every process writes as it starts, and on no page of its own.
+#[unsafe(link_section = ".data")]
 static LAUNCH: Launch = Launch {
     template: OnceBox::new(),
     block_area: AtomicUsize::new(0),

@@ -444,7 +444,7 @@ mod tests {
     fn a_spare_descriptor_that_others_took_is_there_again_after_a_tick() {
         let mut supervisor = Supervisor::new(crate::Setup {
             budget_pages: 1000,
-            budgets: 1..=1000,
+            budgets: Box::new(|| 1..=1000),
             limits: crate::Limits::default(),
             devices: Vec::new(),
             config: crate::Config::default(),

@@ -12,9 +12,10 @@
 //!
 
 use super::Supervisor;
+use super::measure::image_of;
 use super::pending_children::PendingChild;
 use crate::table::{SlotNumber, StateWord};
-use ebb_sys::proc::{self, Image, Process};
+use ebb_sys::proc::{self, Process};
 use rustix::event::epoll;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -56,7 +57,7 @@ impl Supervisor {
             && !process.has_ended()
             && !self.by_pid.contains_key(&process.pid())
         {
-            let image = process.stat().map_or(Image::default(), |stat| stat.image);
+            let image = image_of(&process);
             self.begin_to_measure(process, image);
         }
         self.measurements.walk_soon();

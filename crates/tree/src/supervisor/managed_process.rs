@@ -301,7 +301,7 @@ fn identify_by(pidfd: OwnedFd, pid: u32) -> Result<(Process, OwnedFd, Image), Er
     }
 }
 
-/// The refusal for a process that cannot be told to be its helper's program.
-const HIDDEN: &str = "it hides its memory (PR_SET_DUMPABLE), or its file may not be read";
+/// Why nothing can be told of a process of the same user.
+pub const HIDDEN: &str = "it hides its memory (PR_SET_DUMPABLE), or its file may not be read";
 /// The refusal for a process for which no descriptor is left.
 pub(super) const NO_DESCRIPTORS: &str = "`ebb run` is out of descriptors; raise `ulimit -n`";

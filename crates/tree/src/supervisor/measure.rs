@@ -148,6 +148,11 @@ fn in_its_parent(process: &Process) -> bool {
         .is_ok_and(|stat| process.lives_in(stat.parent))
 }
 
+/// The program that a process is; none, where that is not shown.
+pub(super) fn image_of(process: &Process) -> Image {
+    process.stat().map_or(Image::default(), |stat| stat.image)
+}
+
 /// Pages that leave at a time, about.
 const LOT: u128 = 32;
 
@@ -284,8 +289,8 @@ impl Supervisor {
         taken.any(|(n, _)| self.may_live(n)) || !self.measurements.unmanaged.is_empty()
     }
 
-    /// The same for who waits for the last to end, and asks often. They are looked for anew only where none is known any
-    /// more: to walk over the tree takes some ten microseconds for each, and the tick does it often enough.
+    /// The same for a caller that waits for the last to end, and asks often. Processes are looked for anew only where none
+    /// is known any more. To walk over the tree takes some ten microseconds for each, and the tick does it often enough.
     pub fn still_has_processes(&mut self) -> bool {
         self.knows_processes() || self.has_processes()
     }
@@ -309,7 +314,7 @@ impl Supervisor {
     pub(super) fn is_told_of(&mut self, process: Process) {
         let pid = process.pid();
         if !self.measurements.unmanaged.contains_key(&pid) {
-            let image = process.stat().map_or(Image::default(), |stat| stat.image);
+            let image = image_of(&process);
             self.begin_to_measure(process, image);
         }
         if let Some(unjoined) = self.measurements.unmanaged.get_mut(&pid) {
@@ -339,7 +344,7 @@ impl Supervisor {
                 && let Some(process) = self.open(pid)
                 && !in_its_parent(&process)
                 && !self.is_helper(&process, &found)
-                && let image = process.stat().map_or(Image::default(), |s| s.image)
+                && let image = image_of(&process)
                 && !nameless.contains(&image)
             {
                 self.begin_to_measure(process, image);

@@ -35,14 +35,13 @@ fn descriptors_of(joining: &Joining, uid: u32) -> Result<[OwnedFd; 3], Errno> {
 
 impl Supervisor {
     /// Lets this process have as many descriptors as it may: a member costs six, and one that never joins two. Once the
-    /// first program has started, and not before, so that it does not inherit another limit than it was given; who
-    /// embeds this may leave it to the first that joins.
+    /// first program has started, and not before, so that it does not inherit another limit than it was given. An
+    /// embedder may leave it to the first that joins.
     pub fn raise_descriptor_limit(&self) {
-        let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let mut limit = before;
-        limit.current = limit.maximum;
-        // Refused: then members are, when descriptors run out, with that reason.
-        if before.current.is_some() && before.current != limit.current {
+        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        if limit.current.is_some() && limit.current != limit.maximum {
+            limit.current = limit.maximum;
+            // Refused: then members are, when descriptors run out, with that reason.
             let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
         }
     }

@@ -54,6 +54,7 @@ use ebb_sys::proc::{self, Process};
 use inherited_limits::OwnLimits;
 use limits::BudgetReduction;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
+pub use managed_process::HIDDEN;
 use managed_process::ManagedProcess;
 use measure::Measurements;
 use orphan_memory::OrphanMemory;
@@ -75,15 +76,16 @@ use std::time::{Duration, Instant};
 /// child of this one that is not of the tree.
 pub type Notices = Box<dyn FnMut(&str) -> Option<u32> + Send>;
 
-/// The least and the most pages that a tree can be given, as they are when they are asked for.
+/// The least and the most pages that a tree can be given, as they are when they are asked for: what there is in all may
+/// change while it runs. Asking may not wait, and least of all for the supervisor.
 pub type Budgets = Box<dyn Fn() -> RangeInclusive<u64> + Send>;
 
 /// The configuration of a new tree.
 pub struct Setup {
     /// Pages that the whole tree may use.
     pub budget_pages: u64,
-    /// The least and the most pages that it can be given while it runs: see [`Supervisor::ask_for_budgets`].
-    pub budgets: RangeInclusive<u64>,
+    /// The budgets that it can be given while it runs.
+    pub budgets: Budgets,
     /// At first.
     pub limits: Limits,
     /// Swap devices, at most [`MAX_DEVICES`].
@@ -329,7 +331,7 @@ impl Supervisor {
             due: Instant::now(),
             since: Instant::now(),
             processors: ebb_sys::thread::allowed_cpus().len().max(1),
-            budgets: Box::new(move || setup.budgets.clone()),
+            budgets: setup.budgets,
             reduction: None,
             own_limits: OwnLimits::default(),
             orphan_memory: HashMap::new(),
@@ -351,12 +353,6 @@ impl Supervisor {
             supervisor.add_device(device)?;
         }
         Ok(supervisor)
-    }
-
-    /// The budgets that can be given are asked for each time from now on: what the tree may have in all can change while it
-    /// runs. Asking may not wait, and least of all for this supervisor.
-    pub fn ask_for_budgets(&mut self, budgets: Budgets) {
-        self.budgets = budgets;
     }
 
     /// The value of EBB_CONTROL for the processes of the tree.

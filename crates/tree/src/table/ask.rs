@@ -85,7 +85,8 @@ impl Table {
                 .max_by_key(|&n| self.slot(n).charged.load(Relaxed))
         };
         self.ask(
-            self.coldest(self.others(me), u64::MAX).or_else(largest),
+            self.coldest(self.others(me), u64::MAX, monotonic_ns())
+                .or_else(largest),
             ReclaimRequest::any(pages),
         )
     }
@@ -104,8 +105,8 @@ impl Table {
         &self,
         these: impl Iterator<Item = SlotNumber>,
         before_ns: u64,
+        now: u64,
     ) -> Option<SlotNumber> {
-        let now = monotonic_ns();
         let since = |n| match self.slot(n).idle_ns(now) {
             None => 0,
             Some(idle) => now.saturating_sub(idle).max(1),
@@ -147,14 +148,15 @@ impl Table {
             let charged = slot.charged.load(Relaxed);
             charged.saturating_sub(slot.credit.load(Relaxed))
         };
-        let idle_ms = monotonic_ns().saturating_sub(before.resident_ns) / 1_000_000;
+        let now = monotonic_ns();
+        let idle_ms = now.saturating_sub(before.resident_ns) / 1_000_000;
         let ask_one = |but: Option<SlotNumber>| {
             let these = || {
                 self.others(me)
                     .filter(|&n| own(n) >= MIN_DONOR_PAGES && Some(n) != but)
             };
             let colder = self
-                .coldest(these(), before.resident_ns)
+                .coldest(these(), before.resident_ns, now)
                 .or_else(|| self.oldest_pool(these(), before.pool_ns));
             // Not all it has: it would ask for it back.
             let part = |n| own(n).max(0) as u64 / 4;

@@ -124,7 +124,7 @@ impl Tree {
         };
         let sup = Supervisor::new(Setup {
             budget_pages,
-            budgets: 1..=1 << 40,
+            budgets: Box::new(|| 1..=1 << 40),
             limits: Limits::default(),
             devices: vec![SetupDevice {
                 name: "stamps".into(),

@@ -1,7 +1,7 @@
 //! The way of compaction through the part-filled clusters of a device, a bounded number at a time.
 //!
 //! It goes through the lists one after the other, and then begins again: one such *pass* sees every
-//! cluster, however many are ahead of the empty ones. What it has looked at is at the list's end.
+//! cluster, however many are ahead of the empty ones. Clusters that it has looked at are at the list's end.
 
 use crate::slots::cluster::{frag, nonfull};
 use crate::types::{CLUSTER_SLOTS, ORDERS};

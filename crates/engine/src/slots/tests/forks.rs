@@ -402,7 +402,7 @@ proptest! {
     }
 }
 
-/// Whoever adds up the errors of all processes counts each once. What errors took out of service stays out.
+/// A sum of the errors of all processes counts each once. A device that errors took out of service stays out.
 #[test]
 fn a_child_reports_its_own_errors_alone() {
     let (devices, _lender) = lent(8);
