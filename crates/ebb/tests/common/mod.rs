@@ -352,6 +352,18 @@ pub fn helpers(supervisor: u32) -> Vec<u32> {
     all.filter(is_helper).collect()
 }
 
+/// How often threads of a process waited for something.
+pub fn times_waited(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let waited = tasks.map(|task| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.map_or(0, |count| count.trim().parse().unwrap_or(0))
+    });
+    waited.sum()
+}
+
 /// Processor time of all threads of a process.
 pub fn processor_time(pid: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
