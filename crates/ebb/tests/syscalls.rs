@@ -214,6 +214,12 @@ fn memory_that_may_only_be_read() {
     same_with_and_without_a_device("readonly", "96");
 }
 
+/// The kernel waits for nobody where it writes through `/proc/self/mem`.
+#[test]
+fn code_that_is_written_through_the_file_of_memory() {
+    same_with_and_without_a_device("self_mem", "96");
+}
+
 /// More sealed memory than the budget. A part is opened and sealed again all the time, a child reads it too, and
 /// for a while nobody may even read it.
 #[test]

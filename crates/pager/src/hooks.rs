@@ -71,7 +71,12 @@ pub fn managed_part(start: usize, end: usize) -> Option<(usize, bool)> {
 
 /// The program is about to register `len` bytes from `start` on with a userfaultfd.
 pub fn release_to_program(start: usize, len: usize) {
-    PAGER.release_to_program(start, len);
+    PAGER.release_to_program(start, len, true);
+}
+
+/// The program writes `len` bytes from `start` on where the kernel does not wait for a page: they stay in RAM.
+pub fn release_written(start: usize, len: usize) {
+    PAGER.release_to_program(start, len, false);
 }
 
 /// The calling thread is about to change its user or groups.

@@ -1,7 +1,7 @@
 //! Memory that the program has a userfaultfd of its own for: a mapping can be registered with one alone, so
-//! ours lets it go.
+//! ours lets it go. And memory that it writes through `/proc/self/mem`, where the kernel does not wait for us.
 //!
-//! 1. The calling thread is about to register it. It has all pages stay, and brings in those that are out, one
+//! 1. The calling thread is about to do so. It has all pages stay, and brings in those that are out, one
 //!    by one, on its own stack. Pages that nobody has touched stay missing: their faults are the program's.
 //! 2. The keeper, which has the descriptor, ends our registration and forgets the range ([`FaultService::release_to_program`]).
 //!    It stays in memory from then on, and counts as memory that is not managed does.
@@ -22,15 +22,15 @@ use ebb_sys::paging::Kernel;
 use std::ops::ControlFlow::{Break, Continue};
 
 impl<K: Kernel> Pager<K> {
-    /// The program is about to register `len` bytes from `start` on with a userfaultfd.
-    pub fn release_to_program(&'static self, start: usize, len: usize) {
+    /// The program wants `len` bytes from `start` on for itself. A line says so where that `is_reported`.
+    pub fn release_to_program(&'static self, start: usize, len: usize, is_reported: bool) {
         let end = start.saturating_add(page_up(len));
         if !self.wanted() || self.is_child() || !start.is_multiple_of(PAGE_SIZE) {
             return;
         }
         if self
             .kernel
-            .on_own_stack(move || self.keep_resident(start, end))
+            .on_own_stack(move || self.keep_resident(start, end, is_reported))
             != Ok(true)
         {
             return;
@@ -77,7 +77,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Nothing of it leaves from now on. True if more has to be done: the process pages.
-    fn keep_resident(&'static self, start: usize, end: usize) -> Outcome<bool> {
+    fn keep_resident(&'static self, start: usize, end: usize, is_reported: bool) -> Outcome<bool> {
         let mut state = self.settled(self.lock(), start, end)?;
         let bytes: usize = state
             .ranges
@@ -92,7 +92,9 @@ impl<K: Kernel> Pager<K> {
         if bytes == 0 || state.ranges.within(start, end).any(stays) {
             return Ok(false);
         }
-        self.registration.release(bytes);
+        if is_reported {
+            self.registration.release(bytes);
+        }
         if self.process().is_none() {
             self.forget(&mut state, start, end);
             return Ok(false);

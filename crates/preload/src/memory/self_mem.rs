@@ -1,0 +1,106 @@
+//! Memory that a program writes through `/proc/self/mem`, as Julia does with code that it may otherwise only read.
+//!
+//! The kernel waits for nobody there: where a page is out, or protected so that a write to it is seen, it answers EIO.
+//! Then the memory around is let go as for a userfaultfd of the program's own, and the program's call is made once more. So
+//! that memory stays in RAM, and counts as what is not managed.
+//!
+//! Not here: reads; `pwritev`, and `write` after `lseek`; files of other processes' memory.
+
+use core::ffi::{c_int, c_long, c_void};
+use core::mem::MaybeUninit;
+
+use ebb_pager::hooks;
+use ebb_sys::{Errno, proc, raw};
+
+use crate::symbols::dlsym_next::DlsymNext;
+use crate::symbols::errno::libc_result;
+
+/// A thread may be cancelled in it, which unwinds.
+type Pwrite = unsafe extern "C-unwind" fn(c_int, *const c_void, usize, i64) -> isize;
+
+// SAFETY: the type is that of the manual page, and `off_t` has 64 bits.
+static PWRITE: DlsymNext<Pwrite> = unsafe { DlsymNext::new(c"pwrite") };
+
+/// No file is as large, and no memory lies lower: the system maps far above, and the heap, too.
+const LOWEST: i64 = 1 << 40;
+
+/// Code is allocated piece by piece: what is let go at a time is a multiple of this, which keeps the pieces few.
+const AROUND: usize = 2 << 20;
+
+/// # Safety
+/// `pwrite(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pwrite(
+    fd: c_int,
+    from: *const c_void,
+    len: usize,
+    at: i64,
+) -> isize {
+    if at >= LOWEST && hooks::pages() && is_own_memory(fd) {
+        // SAFETY: the caller answers for the call, here and below.
+        let written = libc_result(|| unsafe { write_memory(fd, from, len, at as usize) });
+        return written.map_or(-1, |bytes| bytes as isize);
+    }
+    match PWRITE.get() {
+        // SAFETY: as above.
+        Some(next) => unsafe { next(fd, from, len, at) },
+        None => {
+            // SAFETY: the location is this thread's and valid for its life.
+            unsafe { *libc::__errno_location() = libc::ENOSYS };
+            -1
+        }
+    }
+}
+
+/// # Safety
+/// `pwrite(2)`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pwrite64(
+    fd: c_int,
+    from: *const c_void,
+    len: usize,
+    at: i64,
+) -> isize {
+    // SAFETY: the same function on a 64-bit system.
+    unsafe { pwrite(fd, from, len, at) }
+}
+
+/// Whether a descriptor is that of `/proc/self/mem`. One that a parent opened is of the parent's memory.
+fn is_own_memory(fd: c_int) -> bool {
+    let mut room = [MaybeUninit::uninit(); 32];
+    let link = proc::path_of_fd(fd, &mut room).and_then(|link| core::str::from_utf8(link).ok());
+    let number = link.and_then(|link| link.strip_prefix("/proc/")?.strip_suffix("/mem"));
+    // SAFETY: the call reads nothing of ours.
+    number.and_then(|number| number.parse().ok()) == Some(unsafe { libc::getpid() })
+}
+
+/// The call. The kernel stops at the first page that it may not write; what lies behind is written by another call.
+///
+/// # Safety
+/// `pwrite(2)`'s.
+unsafe fn write_memory(
+    fd: c_int,
+    from: *const c_void,
+    len: usize,
+    at: usize,
+) -> Result<usize, i32> {
+    let (mut done, mut released) = (0, false);
+    while done < len {
+        let (from, at, left) = (from.wrapping_byte_add(done), at + done, len - done);
+        let buffer = from.expose_provenance() as c_long;
+        let args = [fd.into(), buffer, left as c_long, at as c_long, 0, 0];
+        // SAFETY: the caller answers for the call.
+        match unsafe { raw::checked(libc::SYS_pwrite64, args) } {
+            Ok(written) if written > 0 => done += written,
+            Err(Errno(libc::EIO)) if !released => {
+                let start = at & !(AROUND - 1);
+                let end = at.saturating_add(left).next_multiple_of(AROUND);
+                hooks::release_written(start, end - start);
+                released = true;
+            }
+            Err(Errno(error)) if done == 0 => return Err(error),
+            _ => break,
+        }
+    }
+    Ok(done)
+}
