@@ -606,14 +606,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         for (_, page) in tables.pages.range_mut(done) {
             page.protected = on;
         }
-        // Holes are passed over. Nobody is woken where it stopped.
+        // Holes are passed over.
         if foreign.is_some() || tables.mapped(start, len) == 0 {
             return Err(Errno(libc::ENOENT));
-        }
-        if !on {
-            let woken = tables.wake(start, len);
-            drop(tables);
-            self.tell(woken);
         }
         Ok(())
     }

@@ -175,7 +175,7 @@ pub trait Kernel: Sync + Sized + 'static {
     /// # Safety
     /// Nobody needs the pages where they are, and the target is the caller's.
     unsafe fn move_pages(&self, to: usize, from: usize, len: usize) -> (usize, Result<(), Errno>);
-    /// Protects present pages from writes, or lets them be written and wakes who waits.
+    /// Protects present pages from writes, or lets them be written. Who waits for that is to be woken.
     fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno>;
     /// Writes to a page of the program what it holds: it is the process's own from then on, and no relative's. False: it
     /// has gone, or is protected. Waits for nobody; populating it would wait for its page.

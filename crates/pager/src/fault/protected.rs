@@ -1,4 +1,5 @@
-//! Writes to protected pages: clean copies are given up, and copies of shared pages charged.
+//! Writes to protected pages: clean copies are given up, and copies of shared pages charged. Nobody is woken here, as the
+//! lock is held.
 
 use crate::fault::fault_service::FaultService;
 use crate::map::access_pattern::around;
@@ -10,26 +11,27 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 
 impl<K: Kernel> FaultService<K> {
-    /// Serves a write to a protected page. None: there is no room for a copy.
-    pub fn write_protected(&self, state: &mut State, page: PageNumber) -> Option<()> {
+    /// Serves a write to a protected page; the pages in a row that may be written from now on. None: there is no room
+    /// for a copy.
+    pub fn write_protected(
+        &self,
+        state: &mut State,
+        page: PageNumber,
+    ) -> Option<(PageNumber, usize)> {
         match state.protection.sharing() {
-            Sharing::Alone => {
-                self.write_clean(state, page);
-                Some(())
-            }
+            Sharing::Alone => Some(self.write_clean(state, page)),
             Sharing::Protected => self.write_shared(state, page),
         }
     }
 
     /// Charges a copy if the page is shared, and lets it be written. In a scan its neighbours too.
-    fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<()> {
+    fn write_shared(&self, state: &mut State, page: PageNumber) -> Option<(PageNumber, usize)> {
         let Some(range) = state.ranges.find(page.address()) else {
             // Unmapped meanwhile: the thread that looks again gets what the kernel has for it. Or no call told of it.
             if self.serves(page) {
                 self.unprotect(page.address(), PAGE_SIZE);
             }
-            self.kernel.wake_pages(page.address(), PAGE_SIZE);
-            return Some(());
+            return Some((page, 1));
         };
         let window = state.window(page);
         let (mut first, mut pages) = around(page, window.first, window.pages, |p| {
@@ -55,7 +57,7 @@ impl<K: Kernel> FaultService<K> {
         }
         self.counters().fault_shared.add(1);
         self.counters().unshared.add(copies.max(1).into());
-        Some(())
+        Some((first, pages))
     }
 
     /// Charges copies that the kernel is about to make; spent frames are given back for them.
@@ -66,16 +68,17 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// Serves a write to a page that is protected, and to nobody's but ours.
-    pub fn write_clean(&self, state: &mut State, page: PageNumber) {
+    fn write_clean(&self, state: &mut State, page: PageNumber) -> (PageNumber, usize) {
         let clean = |p: PageNumber| matches!(state.pages.map().get(p), Page::Resident(Some(_)));
         let range = state.ranges.find(page.address());
         let inside = |p| range.as_ref().is_some_and(|r| r.holds(p));
         let (first, pages) = around(page, page.unit().first(), UNIT, |p| inside(p) && clean(p));
         self.let_be_written(state, first, pages);
+        (first, pages)
     }
 
-    /// Lets pages in a row be written, and wakes who waits for that; what copies they had are given up.
-    pub fn let_be_written(&self, state: &mut State, first: PageNumber, pages: usize) {
+    /// Lets pages in a row be written; what copies they had are given up.
+    fn let_be_written(&self, state: &mut State, first: PageNumber, pages: usize) {
         let mut freeing = Freeing::default();
         let mut copies = 0;
         for at in (0..pages).map(|i| first.plus(i)) {

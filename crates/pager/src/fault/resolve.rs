@@ -44,11 +44,15 @@ pub struct Brought {
 
 impl Brought {
     fn one(way: Way, page: PageNumber) -> Self {
+        Self::run(way, page, 1)
+    }
+
+    fn run(way: Way, first: PageNumber, pages: usize) -> Self {
         Self {
             way,
             device: false,
-            first: page,
-            pages: 1,
+            first,
+            pages,
             woken: false,
         }
     }
@@ -156,8 +160,12 @@ impl<K: Kernel> FaultService<K> {
         now: Page,
     ) -> Result<Brought, Served> {
         let page = PageNumber::of(fault.address);
+        if fault.protected {
+            let written = self.write_protected(state, page);
+            let (first, pages) = written.ok_or(Served::NoRoom)?;
+            return Ok(Brought::run(Way::Cache, first, pages));
+        }
         match now {
-            _ if fault.protected => self.write_protected(state, page).ok_or(Served::NoRoom)?,
             Page::Resident(_) => self.look_again(state, page)?,
             Page::Poisoned => {
                 self.kernel.poison(page.address(), PAGE_SIZE);
@@ -224,13 +232,7 @@ impl<K: Kernel> FaultService<K> {
             self.wake(first, pages);
             return Err(Served::NoPage);
         }
-        Ok(Brought {
-            way: Way::Zero,
-            device: false,
-            first,
-            pages,
-            woken: false,
-        })
+        Ok(Brought::run(Way::Zero, first, pages))
     }
 
     /// Which pages may be copied in of those from `first` on, `page` among them: all, or it alone, if

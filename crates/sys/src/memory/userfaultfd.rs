@@ -101,6 +101,10 @@ struct Range {
     len: u64,
 }
 
+/// `UFFDIO_WRITEPROTECT_MODE_WP` and `_DONTWAKE`, which go together with nothing.
+const MODE_PROTECTED: u64 = 1;
+const MODE_UNWOKEN: u64 = 2;
+
 #[repr(C)]
 struct Protection {
     range: Range,
@@ -360,7 +364,7 @@ impl Userfaultfd {
     }
 
     /// Protects the pages of registered memory that are there now from writes, or lets them be written
-    /// again and wakes who waits for that. Pages that are not mapped are passed over. Protection goes with
+    /// again. Who waits for that is to be [woken](Self::wake). Pages that are not mapped are passed over. Protection goes with
     /// the page: not to where it is moved or remapped, not to a forked child.
     pub fn protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
         let mut arg = Protection {
@@ -368,7 +372,7 @@ impl Userfaultfd {
                 start: start as u64,
                 len: len as u64,
             },
-            mode: u64::from(on),
+            mode: if on { MODE_PROTECTED } else { MODE_UNWOKEN },
         };
         self.ioctl(UFFDIO_WRITEPROTECT, &mut arg)
     }
@@ -624,6 +628,9 @@ mod tests {
             assert!(faults[0].write && faults[0].protected);
             assert_eq!(byte(1).load(SeqCst), 1, "the writer waits");
             fault.protect(area + PAGE, PAGE, false).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(byte(1).load(SeqCst), 1, "the writer is not woken");
+            fault.wake(area + PAGE, PAGE).unwrap();
             writer.join().unwrap();
         });
         assert_eq!(byte(1).load(SeqCst), 2);

@@ -66,14 +66,15 @@ impl OrphanMemory {
                 break;
             };
             for fault in faults {
-                let answered = if fault.protected {
-                    self.userfaultfd.protect(fault.address, PAGE, false)
+                // Refused: there by now, no longer mapped, or changing: looked at again if it still faults.
+                let is_woken = if fault.protected {
+                    let _ = self.userfaultfd.protect(fault.address, PAGE, false);
+                    false
                 } else {
                     lost = true;
-                    self.userfaultfd.poison(fault.address, PAGE)
+                    self.userfaultfd.poison(fault.address, PAGE).is_ok()
                 };
-                if answered.is_err() {
-                    // There by now, no longer mapped, or changing: looked at again if it still faults.
+                if !is_woken {
                     let _ = self.userfaultfd.wake(fault.address, PAGE);
                 }
             }
