@@ -76,7 +76,7 @@ pub use {
     ebb_stores::Facts,
     guard::{Launcher, guard},
     histogram::{BOUNDS_NS, Histogram, Summary},
-    member::{ChildSlot, Device, JoinError, Member, PagesOfMember},
+    member::{Device, JoinError, Member, PagesOfMember},
     protocol::{
         Ask, AskError, ControlName, HelperExit, LimitChange, Reply, Request, is_stopped, trees,
     },
@@ -86,7 +86,7 @@ pub use {
         StatsShown, Supervisor, Totals, check_limits,
     },
     table::{
-        AgeCutoff, Answer, Asked, Codec, Config, DeviceState, Limits, Mode, ReclaimRequest,
-        SlotNumber, SlotState, Way, Zstd, idle_time, start_threshold,
+        AgeCutoff, Answer, Asked, ChildSlot, Codec, Config, DeviceState, Limits, Mode,
+        ReclaimRequest, SlotNumber, SlotState, Way, Zstd, idle_time, start_threshold,
     },
 };

@@ -44,7 +44,15 @@ impl<K: Kernel> Pager<K> {
             return;
         };
         let slot = slot.expect("a process that pages forks with a place for its child");
-        parent.member.child_started(slot);
+        if !parent.member.child_started(slot) {
+            let pid = self.kernel.process();
+            self.base().kill(
+                None,
+                &format!(
+                    "process {pid} lost its place in the tree while it was forked, and is ended"
+                ),
+            );
+        }
         parent.swap.fork_child();
         parent.swap_space.generations.begin(parent.swap);
         locked.pages.reset_in_child();

@@ -124,7 +124,8 @@ impl Process {
     pub fn has_ended(&self) -> bool {
         match self.stat() {
             Ok(stat) => stat.is_dead() && self.statm().is_ok_and(|held| held.resident == 0),
-            Err(_) => true,
+            // Anything else is want of memory, for what the kernel shows there.
+            Err(error) => error == Errno::SRCH,
         }
     }
 

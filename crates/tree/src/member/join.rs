@@ -1,7 +1,7 @@
 //! Asking the supervisor to join its tree.
 
 use crate::protocol::{self, ControlName, Hello, JoinReply, Settings};
-use crate::table::SlotNumber;
+use crate::table::{ChildSlot, SlotNumber};
 use ebb_sys::paging::MemoryDescriptors;
 use ebb_sys::{credentials, peer, proc, program};
 use rustix::io::Errno;
@@ -78,7 +78,7 @@ pub struct JoinRequest<'a> {
     pub control: &'a str,
     /// The user of the supervisor.
     pub uid: u32,
-    pub reserved: Option<SlotNumber>,
+    pub reserved: Option<ChildSlot>,
     pub program: Option<BorrowedFd<'a>>,
     /// The program's.
     pub pid: u32,

@@ -33,8 +33,8 @@ pub use limits::PagesOfMember;
 use crate::histogram::Histogram;
 use crate::protocol::{self, HelperExit, Settings};
 use crate::table::{
-    AgeCutoff, Asked, Config, Mode, Named, ReclaimRequest, SlotNumber, SlotState, StateWord, Table,
-    Way, start_threshold,
+    AgeCutoff, Asked, ChildSlot, Config, Mode, Named, ReclaimRequest, SlotNumber, SlotState,
+    StateWord, Table, Way, start_threshold,
 };
 use ebb_engine::counters::Counters;
 use ebb_sys::kept_fd::KeptFd;
@@ -47,20 +47,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// The slot reserved for a child about to be forked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChildSlot {
-    slot: SlotNumber,
-    taken: u32,
-}
-
-impl ChildSlot {
-    /// Its number.
-    pub fn number(self) -> SlotNumber {
-        self.slot
-    }
-}
 
 /// This process's membership in its tree.
 pub struct Member {
@@ -99,7 +85,7 @@ impl Member {
         let welcome = request_join(&JoinRequest {
             control,
             uid: rustix::process::geteuid().as_raw(),
-            reserved: reserved.map(|child| child.slot),
+            reserved,
             program,
             pid,
         })?;
@@ -172,20 +158,23 @@ impl Member {
     pub fn rejoin(&self, control: &str, program: Option<BorrowedFd<'_>>) -> Result<(), JoinError> {
         let pid = number_of(program)?;
         self.program.store(pid, Relaxed);
+        let place = ChildSlot {
+            slot: self.slot(),
+            taken: self.taken.load(Relaxed),
+        };
         if program.is_some() {
             // Its program may be further out.
             let named = Named::by(std::process::id(), self.table.arrive());
             // Without a supervisor too: see `reap_orphans`. Not where the place was taken back, and is another's.
-            let taken = self.taken.load(Relaxed);
-            if self.table.state(self.slot()).taken == taken {
-                self.table.slot(self.slot()).name_helper(taken, named);
+            if self.table.is_kept(place) {
+                self.table.slot(place.slot).name_helper(place.taken, named);
             }
         }
         let welcome = request_join(&JoinRequest {
             control,
             // The program may be another's by now, which the supervisor has to say.
             uid: self.user(),
-            reserved: Some(self.slot()),
+            reserved: Some(place),
             program,
             pid,
         })?;
@@ -541,8 +530,10 @@ impl Member {
     }
 
     /// After a fork, first thing in the child: from now on we are `child`, and so are our
-    /// lenders. The connection is the parent's: forgotten. On a thread of the program, not of a helper.
-    pub fn child_started(&self, child: ChildSlot) {
+    /// lenders. The connection is the parent's: forgotten. On a thread of the program, not of a helper. False: the place
+    /// was taken back, and may be another's. What the child reads on devices is protected by nobody then.
+    #[must_use]
+    pub fn child_started(&self, child: ChildSlot) -> bool {
         self.connection.forget();
         self.me.store(child.slot.0 as u32, Relaxed);
         self.taken.store(child.taken, Relaxed);
@@ -553,6 +544,7 @@ impl Member {
         // Our parent may be dead already, before it could write our pid.
         let named = Named::by(pid, home);
         self.table.slot(child.slot).name(child.taken, named, false);
+        self.table.is_kept(child)
     }
 }
 
@@ -584,7 +576,7 @@ mod tests {
         let me = table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
         let member = Member::for_test(table, me);
         let child = member.reserve_child(0).unwrap();
-        member.child_started(child);
+        assert!(member.child_started(child));
         let this = rustix::process::getpid();
         let this = rustix::process::pidfd_open(this, rustix::process::PidfdFlags::empty());
         let this = this.unwrap();
@@ -601,5 +593,6 @@ mod tests {
         assert_eq!(next, Some(child.slot));
         rejoins();
         assert_eq!(helper(table.state(child.slot).taken), Named::Unborn);
+        assert!(!member.child_started(child));
     }
 }

@@ -3,7 +3,7 @@
 use super::socket::MAX_REPLY;
 use super::*;
 use crate::Facts;
-use crate::table::{Config, SlotNumber, VERSION};
+use crate::table::{ChildSlot, Config, SlotNumber, VERSION};
 use ebb_sys::peer::Peer;
 use ebb_sys::proc::Process;
 use proptest::prelude::*;
@@ -14,7 +14,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 #[test]
 fn packets_carry_everything() {
-    for reserved in [None, SlotNumber::new(0), SlotNumber::new(511)] {
+    for (slot, taken) in [
+        (None, 0),
+        (SlotNumber::new(0), 7),
+        (SlotNumber::new(511), 0),
+    ] {
+        let reserved = slot.map(|slot| ChildSlot { slot, taken });
         let hello = Hello {
             version: 3,
             pid: 77,
@@ -22,6 +27,11 @@ fn packets_carry_everything() {
         };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
     }
+    // Another build's is known by its version, whatever its length.
+    let other = [&b"H\x03\0\0\0"[..], &[9; 30]].concat();
+    let other = Hello::decode(&other).unwrap();
+    assert_eq!((other.version, other.reserved), (3, None));
+    assert_eq!(Hello::decode(&Hello::new(1, None).encode()[..13]), None);
     let slot = SlotNumber::new(300).unwrap();
     for serves_other_users in [false, true] {
         let settings = Settings {

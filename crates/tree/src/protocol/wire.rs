@@ -1,6 +1,6 @@
 //! Packets between member and supervisor. The first byte says what a packet is.
 
-use crate::table::{Config, SlotNumber, VERSION};
+use crate::table::{ChildSlot, Config, SlotNumber, VERSION};
 use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
 
 /// The longest packet between supervisor and member.
@@ -29,11 +29,11 @@ pub struct Hello {
     /// namespace.
     pub pid: u32,
     /// The slot its parent reserved for it.
-    pub reserved: Option<SlotNumber>,
+    pub reserved: Option<ChildSlot>,
 }
 
 impl Hello {
-    pub fn new(pid: u32, reserved: Option<SlotNumber>) -> Self {
+    pub fn new(pid: u32, reserved: Option<ChildSlot>) -> Self {
         Self {
             version: VERSION,
             pid,
@@ -41,12 +41,15 @@ impl Hello {
         }
     }
 
-    pub fn encode(&self) -> [u8; 13] {
-        let mut packet = [HELLO; 13];
+    pub fn encode(&self) -> [u8; 17] {
+        let mut packet = [HELLO; 17];
         packet[1..5].copy_from_slice(&self.version.to_le_bytes());
         packet[5..9].copy_from_slice(&self.pid.to_le_bytes());
-        let slot = self.reserved.map_or(NO_SLOT, |slot| slot.0 as u32);
-        packet[9..].copy_from_slice(&slot.to_le_bytes());
+        let (slot, taken) = self
+            .reserved
+            .map_or((NO_SLOT, 0), |child| (child.slot.0 as u32, child.taken));
+        packet[9..13].copy_from_slice(&slot.to_le_bytes());
+        packet[13..].copy_from_slice(&taken.to_le_bytes());
         packet
     }
 
@@ -54,14 +57,25 @@ impl Hello {
         let [HELLO, rest @ ..] = packet else {
             return None;
         };
-        let rest: &[u8; 12] = rest.try_into().ok()?;
+        let version = u32::from_le_bytes(*rest.first_chunk()?);
+        let Ok(rest) = <&[u8; 16]>::try_from(rest) else {
+            // Another build's may have another length, and is to be told why it is refused.
+            return (version != VERSION).then_some(Self {
+                version,
+                pid: 0,
+                reserved: None,
+            });
+        };
         let word = |i: usize| u32::from_le_bytes([rest[i], rest[i + 1], rest[i + 2], rest[i + 3]]);
         let reserved = match word(8) {
-            NO_SLOT => None,
-            n => Some(SlotNumber::new(n as usize)?),
+            NO_SLOT if word(12) == 0 => None,
+            n => Some(ChildSlot {
+                slot: SlotNumber::new(n as usize)?,
+                taken: word(12),
+            }),
         };
         Some(Self {
-            version: word(0),
+            version,
             pid: word(4),
             reserved,
         })

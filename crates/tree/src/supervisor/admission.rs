@@ -23,7 +23,7 @@
 use super::managed_process::{Joining, NO_DESCRIPTORS};
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello, Reply, Request};
-use crate::table::{Named, SlotNumber};
+use crate::table::{ChildSlot, Named};
 use ebb_sys::peer::{self, Peer};
 use ebb_sys::proc::Process;
 use ebb_sys::userfaultfd::Userfaultfd;
@@ -287,7 +287,7 @@ impl Supervisor {
     pub(super) fn admit(
         &self,
         joining: &Joining,
-        reserved: Option<SlotNumber>,
+        reserved: Option<ChildSlot>,
         (kind, uid): (PeerKind, u32),
     ) -> Result<(), String> {
         if !self.is_our_user(uid) {
@@ -299,8 +299,7 @@ impl Supervisor {
         let inside = kind == PeerKind::Inside;
         let pid = joining.process.pid();
         // Nobody else can write to the table.
-        let named = reserved.is_some_and(|slot| {
-            let taken = self.table.state(slot).taken;
+        let named = reserved.is_some_and(|ChildSlot { slot, taken }| {
             self.table.slot(slot).named(taken) == Named::Pid(pid)
         });
         if inside || named || self.descends(pid)? {

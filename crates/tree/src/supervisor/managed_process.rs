@@ -181,7 +181,7 @@ impl Helper {
             Ok(Some(helper)) => !helper.is_gone(),
             _ => match open_pidfd(pid) {
                 Ok(pidfd) => !proc::has_ended(&pidfd),
-                Err(error) => matches!(error, Errno::MFILE | Errno::NFILE),
+                Err(error) => is_shortage(error),
             },
         }
     }
@@ -288,6 +288,15 @@ pub(super) fn identify(pid: u32) -> Result<(Process, OwnedFd, Image), Errno> {
     let pidfd = open_pidfd(pid)?;
     let image = process.stat()?.image;
     Ok((process, pidfd, image))
+}
+
+/// Whether a process could not be looked at because the system lacks something for that: nothing is known of it then. The
+/// kernel charges what it shows in `/proc`, and pidfds, to the memory cgroup.
+pub(super) fn is_shortage(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR
+    )
 }
 
 /// The same of a process that a pidfd stands for, by the number that it had when last seen.

@@ -5,7 +5,7 @@ use super::managed_process::{Joining, ManagedProcess, NO_DESCRIPTORS, Unknown};
 use super::refusal::Refusal;
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello};
-use crate::table::{Limits, SlotNumber, SlotState, StateWord, VERSION};
+use crate::table::{ChildSlot, Limits, SlotNumber, SlotState, StateWord, VERSION};
 use ebb_sys::peer;
 use ebb_sys::proc::{self, Image};
 use ebb_sys::userfaultfd::Userfaultfd;
@@ -152,11 +152,11 @@ impl Supervisor {
     fn slot_for(
         &mut self,
         joining: &Joining,
-        reserved: Option<SlotNumber>,
+        reserved: Option<ChildSlot>,
     ) -> Result<SlotNumber, Refusal> {
-        if let Some(slot) = reserved {
+        if let Some(child) = reserved {
             // Such a child is ended, and says so itself, if it pages.
-            let slot = self.claim(slot, joining.image).map_err(Refusal::quiet)?;
+            let slot = self.claim(child, joining.image).map_err(Refusal::quiet)?;
             // Its parent has copied them: they are here before this, from the first page on.
             let limits = self.table.slot(slot).limits.get();
             if limits != Limits::default() {
@@ -187,9 +187,10 @@ impl Supervisor {
     }
 
     /// The slot that the peer's parent reserved for it.
-    fn claim(&mut self, slot: SlotNumber, image: Image) -> Result<SlotNumber, String> {
-        let taken = self.members[slot.index()].is_some();
-        if taken || self.table.state(slot).state != SlotState::Reserved {
+    fn claim(&mut self, child: ChildSlot, image: Image) -> Result<SlotNumber, String> {
+        let slot = child.slot;
+        let is_reserved = self.table.state(slot).state == SlotState::Reserved;
+        if self.members[slot.index()].is_some() || !is_reserved || !self.table.is_kept(child) {
             return Err(format!("slot {slot} is not reserved for it"));
         }
         self.track_child(slot);

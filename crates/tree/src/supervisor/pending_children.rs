@@ -11,7 +11,7 @@
 //! parent while that lives.
 
 use super::Supervisor;
-use super::managed_process::{Helper, identify};
+use super::managed_process::{Helper, identify, is_shortage};
 use crate::table::{Named, SlotNumber, SlotState, StateWord};
 use ebb_sys::clock;
 use ebb_sys::proc::{self, Image, Process};
@@ -156,10 +156,11 @@ impl Supervisor {
         if proc::all(|pid| all.push(pid)).is_err() {
             return;
         }
-        let candidates: Vec<Candidate> = all
-            .iter()
-            .filter_map(|&pid| self.candidate(pid, &all))
-            .collect();
+        let candidates = all.iter().map(|&pid| self.candidate(pid, &all));
+        // Whoever cannot be looked at now may be any of them.
+        let Ok(candidates) = candidates.collect::<Result<Vec<_>, Errno>>() else {
+            return;
+        };
         for &n in nameless {
             let parents = self.parents_of(n);
             let Some(expected) = &self.pending_children[n.index()] else {
@@ -174,7 +175,7 @@ impl Supervisor {
                     && s.start_time >= expected.after
                     && parents.is_none_or(|parents| parents.contains(&s.parent))
             };
-            if !candidates.iter().any(may_be) && self.is_over(n) {
+            if !candidates.iter().flatten().any(may_be) && self.is_over(n) {
                 self.reap(n);
             }
         }
@@ -190,9 +191,14 @@ impl Supervisor {
         (!proc::has_ended(&member.pidfd)).then_some([member.process.pid(), stat.parent])
     }
 
-    /// A process that is none of those known to us, nor the helper of one among `all`.
-    fn candidate(&self, pid: u32, all: &[u32]) -> Option<Candidate> {
-        let process = Process::open(pid).ok()?;
+    /// A process that is none of those known to us, nor the helper of one among `all`. An error: it could not be looked
+    /// at, for want of memory or descriptors.
+    fn candidate(&self, pid: u32, all: &[u32]) -> Result<Option<Candidate>, Errno> {
+        let process = match Process::open(pid) {
+            Ok(process) => process,
+            Err(error) if is_shortage(error) => return Err(error),
+            Err(_) => return Ok(None),
+        };
         let joined = self.by_pid.get(&pid);
         let joined = joined.and_then(|n| self.members[n.index()].as_ref());
         let expected = || {
@@ -207,14 +213,17 @@ impl Supervisor {
             .chain(expected())
             .any(|p| (p.pid(), p.start_time()) == (pid, process.start_time()));
         if known || self.is_helper(&process, all) {
-            return None;
+            return Ok(None);
         }
-        let stat = process.stat().ok()?;
-        Some(Candidate {
-            image: stat.image,
-            parent: stat.parent,
-            start_time: stat.start_time,
-        })
+        match process.stat() {
+            Ok(stat) => Ok(Some(Candidate {
+                image: stat.image,
+                parent: stat.parent,
+                start_time: stat.start_time,
+            })),
+            Err(error) if is_shortage(error) => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Images of children that were charged for before their forks and whose numbers are not known yet.
@@ -279,7 +288,7 @@ impl Supervisor {
             };
             match identify(pid) {
                 Ok((process, pidfd, _)) => expected.child = Some((process, pidfd)),
-                Err(Errno::MFILE | Errno::NFILE) => return Child::Living,
+                Err(error) if is_shortage(error) => return Child::Living,
                 Err(_) => return Child::Gone,
             }
         }
@@ -290,7 +299,8 @@ impl Supervisor {
             return Child::Gone;
         }
         match process.stat() {
-            Err(_) => Child::Gone,
+            // It lives: the pidfd says so.
+            Err(_) => Child::Living,
             // Dying: the pidfd will say when it is done.
             Ok(stat) if !stat.image.is_some() => Child::Living,
             // Of a parent whose image was not shown nothing can be told.

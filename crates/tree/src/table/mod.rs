@@ -38,8 +38,8 @@ pub(crate) use limits::LimitWords;
 pub use limits::Limits;
 pub use pools::PoolLimit;
 pub(crate) use refaults::Refaults;
+pub use slot::{ChildSlot, SlotNumber, SlotState, idle_time};
 pub(crate) use slot::{Named, Slot, StateWord};
-pub use slot::{SlotNumber, SlotState, idle_time};
 
 pub(crate) use awaited_children::CHILD as WAITS_FOR_CHILDREN;
 pub use start::start_threshold;
@@ -57,7 +57,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 18;
+pub(crate) const VERSION: u32 = 19;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,6 +199,12 @@ impl Table {
 
     pub fn state(&self, n: SlotNumber) -> StateWord {
         StateWord::unpack(self.states[n.index()].load(SeqCst))
+    }
+
+    /// Whether a slot is still taken for that child, or by it.
+    pub fn is_kept(&self, child: ChildSlot) -> bool {
+        let StateWord { state, taken, .. } = self.state(child.slot);
+        state != SlotState::Free && taken == child.taken
     }
 
     /// Changes the state of a slot that the caller has a right to: nobody else does so at

@@ -29,6 +29,20 @@ impl SlotNumber {
     }
 }
 
+/// The slot reserved for a child about to be forked, and the taking of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChildSlot {
+    pub(crate) slot: SlotNumber,
+    pub(crate) taken: u32,
+}
+
+impl ChildSlot {
+    /// Its number.
+    pub fn number(self) -> SlotNumber {
+        self.slot
+    }
+}
+
 impl fmt::Display for SlotNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

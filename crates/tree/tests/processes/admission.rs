@@ -225,7 +225,7 @@ pub fn orphaned() {
         let child = member.reserve_child(0).unwrap();
         let Some(pid) = fork() else {
             close_inherited();
-            member.child_started(child);
+            assert!(member.child_started(child));
             let refused = refused(member.rejoin(&control(), None));
             exit_now(!refused as i32);
         };

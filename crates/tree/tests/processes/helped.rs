@@ -174,7 +174,7 @@ fn forks() {
     let child = member.reserve_child(0).unwrap();
     let Some(pid) = fork() else {
         close_inherited();
-        member.child_started(child);
+        assert!(member.child_started(child));
         assert_eq!(member.program_pid(), std::process::id());
         serve(
             |made| {

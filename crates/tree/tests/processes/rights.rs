@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The packet of who joins with this version of the protocol.
 fn hello(version: u32, pid: u32) -> Vec<u8> {
-    let numbers = [version, pid, u32::MAX].map(u32::to_le_bytes);
+    let numbers = [version, pid, u32::MAX, 0].map(u32::to_le_bytes);
     [b"H", &numbers.concat()[..]].concat()
 }
 

@@ -139,6 +139,7 @@ fn refused() {
         let (member, _) = join();
         let child = member.reserve_child(0).unwrap();
         member.cancel_child(child);
+        refused_in_anothers_place(&member, child);
         child
     };
     match Member::join(&control(), Some(child), None) {
@@ -153,6 +154,26 @@ fn refused() {
         Err(JoinError::Connect(_)) => {}
         other => panic!("{:?}", other.err()),
     }
+}
+
+/// A place was taken back from a child that had not run yet, and given to another.
+fn refused_in_anothers_place(member: &Member, child: ChildSlot) {
+    let other = member.reserve_child(0).unwrap();
+    assert!(other.number() == child.number() && other != child);
+    let Some(pid) = fork() else {
+        close_inherited();
+        assert!(!member.child_started(child));
+        match member.rejoin(&control(), None) {
+            Err(JoinError::Refused(why)) => assert!(why.contains("not reserved for it"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        exit_now(0);
+    };
+    let mut status = 0;
+    // SAFETY: room for a status, of a child of ours.
+    unsafe { libc::waitpid(pid as i32, &raw mut status, 0) };
+    assert_eq!(status, 0);
+    member.cancel_child(other);
 }
 
 fn twice() {
@@ -229,7 +250,7 @@ fn share(mib: u64, child: impl FnOnce(Member, Vec<u8>)) -> ! {
         sleep_forever();
     }
     close_inherited();
-    member.child_started(slot);
+    assert!(member.child_started(slot));
     member.rejoin(&control(), None).unwrap();
     let devices = member.attach(1, || false).unwrap();
     assert_eq!(devices.len(), 1);
@@ -381,7 +402,7 @@ fn fork_and_die(how: &str) {
             }
             // Long enough for the supervisor to look for us many times.
             std::thread::sleep(Duration::from_millis(400));
-            member.child_started(child);
+            assert!(member.child_started(child));
             if how == "exec" {
                 use std::os::unix::process::CommandExt;
                 panic!("{}", std::process::Command::new("sleep").arg("60").exec());
@@ -419,7 +440,7 @@ fn unreached(parent_ends: bool) {
         sleep_forever();
     }
     close_inherited();
-    member.child_started(child);
+    assert!(member.child_started(child));
     member.start_paging(0);
     println!("pages");
     wait_line();
@@ -448,7 +469,7 @@ fn forks_in_vain(times: u64) {
         if fork().is_none() {
             close_inherited();
             std::thread::sleep(Duration::from_millis(300));
-            member.child_started(child);
+            assert!(member.child_started(child));
             std::thread::sleep(Duration::from_millis(100));
             member.rejoin(&control(), None).unwrap();
             member.message("and one was not");
@@ -473,7 +494,7 @@ fn reaper(how: &str) {
     member.start_paging(100);
     let first = member.reserve_child(0).unwrap();
     let Some(pid) = fork() else {
-        member.child_started(first);
+        assert!(member.child_started(first));
         sleep_forever();
     };
     member.child_forked(first, pid);
@@ -490,7 +511,7 @@ fn reaper(how: &str) {
     }
     let second = member.reserve_child(0).unwrap();
     let Some(child) = fork() else {
-        member.child_started(second);
+        assert!(member.child_started(second));
         member.reap_dead();
         println!("{}", member.charged());
         exit_now(0);
@@ -523,7 +544,7 @@ fn apart() {
         u32::from_ne_bytes(pid)
     };
     let begin = |child: ChildSlot| {
-        member.child_started(child);
+        assert!(member.child_started(child));
         member.start_paging(0);
     };
     let first = member.reserve_child(0).unwrap();
@@ -830,7 +851,7 @@ impl Stormer {
             }
             None => {
                 close_inherited();
-                self.member.child_started(child);
+                assert!(self.member.child_started(child));
                 self.random = Random::new(seed);
                 self.generation += 1;
                 self.inherited.extend(self.owned.drain());
