@@ -214,6 +214,34 @@ fn memory_that_may_only_be_read() {
     same_with_and_without_a_device("readonly", "96");
 }
 
+/// Memory that is mapped to be written alone, and memory of fibers' stacks, leaves as all other memory does.
+#[test]
+fn memory_that_is_mapped_in_unusual_ways() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("unlike");
+    for kind in ["write", "sealed", "stack"] {
+        let job = Job::new([program.as_os_str(), kind.as_ref(), "96".as_ref()]);
+        common::same_in_parts(&job, kind, &[2], &[]);
+    }
+}
+
+/// A part is not managed, or is in memory only since it was dropped: the kernel moves one part after the other, and
+/// stops at what is registered.
+#[test]
+fn memory_that_moves_beside_memory_that_is_not_managed() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("unlike");
+    let job = Job::new([program.as_os_str(), "moves".as_ref(), "24".as_ref()]);
+    let managed = Under::budget(40 * MIB).run(&job);
+    managed.assert_quiet("moves");
+    let good = "moved 1, alike 1, in a child 1\n".repeat(2);
+    assert_eq!(String::from_utf8_lossy(&managed.run.stdout), good);
+}
+
 /// The kernel waits for nobody where it writes through `/proc/self/mem`.
 #[test]
 fn code_that_is_written_through_the_file_of_memory() {

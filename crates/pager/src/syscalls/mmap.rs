@@ -20,8 +20,12 @@ const AT_ONCE: usize = 1 << 20;
 const FILL: usize = 64 << 10;
 
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+/// Mappings that are not managed. MAP_STACK says nothing to the kernel: stacks of libc's threads are named by `exclude`,
+/// and others, as of fibers, are memory like any other.
 const NEVER: i32 =
-    libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
+    libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED | OURS;
+/// A flag that the kernel ignores and no program sets: memory that is to be empty.
+const OURS: i32 = libc::MAP_EXECUTABLE;
 
 /// Whether all of it is to be there when the call returns.
 fn fills(flags: i32) -> bool {
@@ -47,7 +51,16 @@ fn only_code(prot: i32) -> bool {
 }
 
 /// Addresses that hold nothing and are not managed.
-const EMPTY: i32 = PRIVATE | libc::MAP_NORESERVE | libc::MAP_STACK;
+const EMPTY: i32 = PRIVATE | libc::MAP_NORESERVE | OURS;
+
+/// What may be written may be read, too, whatever a program asks for: the processor knows nothing else. The kernel moves
+/// pages only where both sides are alike by name.
+fn readable(prot: i32) -> i32 {
+    match prot & libc::PROT_WRITE {
+        0 => prot,
+        _ => prot | libc::PROT_READ,
+    }
+}
 
 impl<K: Kernel> Pager<K> {
     /// `len` bytes from `start` on may be written to from now on, and are not registered. Waits for
@@ -98,6 +111,8 @@ impl<K: Kernel> Pager<K> {
         (fd, offset): (i32, i64),
         filled: bool,
     ) -> Outcome<usize> {
+        let ours = manageable(prot, flags);
+        let prot = if ours { readable(prot) } else { prot };
         // SAFETY: the caller answers for the system call.
         let plain =
             || unsafe { self.kernel.mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);
@@ -106,7 +121,6 @@ impl<K: Kernel> Pager<K> {
         if let Some(copied) = copied {
             return copied;
         }
-        let ours = manageable(prot, flags);
         if !(ours || flags & libc::MAP_FIXED != 0) {
             return plain();
         }
@@ -268,10 +282,16 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// True if it may be filled from now on, and is not registered.
-    unsafe fn protect_locked(&'static self, addr: usize, len: usize, prot: i32) -> Outcome<bool> {
+    unsafe fn protect_locked(
+        &'static self,
+        addr: usize,
+        len: usize,
+        mut prot: i32,
+    ) -> Outcome<bool> {
         let end = addr.saturating_add(page_up(len));
         let mut state = self.lock();
         if state.ranges.overlaps(addr, end) {
+            prot = readable(prot);
             state = self.settled(state, addr, end)?;
             self.protect_shadows(&state.ranges, (addr, end), prot)?;
         }

@@ -7,7 +7,7 @@
 //! One mapping of the kernel's may be several ranges here, as it knows nothing of pins and guards. A call that makes
 //! memory smaller is about as many mappings as the program likes. So what is known goes along range by range, and what
 //! comes is like the last. The other way round a range may be several mappings: see
-//! [`mremap_pieces`](super::mremap_pieces).
+//! [`mremap_pieces`](super::mremap_pieces). An area of which a part alone is managed: [`mremap_parts`](super::mremap_parts).
 //!
 //! The kernel may put memory where the pager still knows of other memory, which the program unmapped by an instruction.
 //! That is forgotten before anything else is said of the place. Pages of it that are in transit cannot be: then the
@@ -76,6 +76,23 @@ impl<K: Kernel> Pager<K> {
 
     /// The same, made by the calling thread.
     pub(crate) unsafe fn remap_here(
+        &'static self,
+        old: usize,
+        old_len: usize,
+        new_len: usize,
+        flags: i32,
+        new_addr: usize,
+    ) -> Outcome<usize> {
+        match self.moves_parts((old, old_len), new_len, flags, new_addr) {
+            // SAFETY: the caller answers for the system call, here and below.
+            true => unsafe { self.remap_parts((old, old_len), flags, new_addr) },
+            // SAFETY: as above.
+            false => unsafe { self.remap_alike(old, old_len, new_len, flags, new_addr) },
+        }
+    }
+
+    /// A call about memory that is alike, or that the kernel refuses without having changed anything.
+    pub(super) unsafe fn remap_alike(
         &'static self,
         old: usize,
         old_len: usize,

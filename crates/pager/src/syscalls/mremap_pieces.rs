@@ -6,6 +6,7 @@
 
 use crate::map::ranges::{Attributes, Ranges};
 use crate::pager::Pager;
+use crate::syscalls::mremap_parts::known;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
@@ -13,7 +14,6 @@ use ebb_sys::paging::Kernel;
 /// The attributes of memory that a program knows as one mapping: all of it is managed, and alike but for what the pager
 /// alone knows.
 pub fn of_one_mapping(ranges: &Ranges, (start, end): (usize, usize)) -> Option<Attributes> {
-    let known = |a: Attributes| (a.protection, a.locked, a.in_child);
     let first = ranges.find(start).filter(|_| start < end)?.attributes;
     let mut at = start;
     for range in ranges.within(start, end) {

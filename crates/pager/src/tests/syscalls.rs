@@ -406,6 +406,29 @@ fn memory_that_moves_to_pages_in_transit_moves_back_until_they_arrived() {
 #[test]
 fn what_a_refused_move_unmapped_is_forgotten() {
     let mut machine = Machine::new(1024);
+    let place = half_out(&mut machine, 3 * UNIT);
+    let old = half_out(&mut machine, 2 * UNIT);
+    let sealed = old + UNIT * PAGE;
+    machine
+        .mprotect(sealed, UNIT * PAGE, libc::PROT_READ)
+        .unwrap();
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // Memory of several parts moves, but does not grow.
+    let (len, grown) = (2 * UNIT * PAGE, 3 * UNIT * PAGE);
+    let refused = machine.mremap(old, len, grown, how, place);
+    assert_eq!(refused, Err(libc::EFAULT));
+    machine.model.retain(|at, _| *at >= place + grown);
+    assert!(!machine.kernel.is_mapped(place));
+    assert_eq!(machine.page(place), Page::Untouched);
+    assert!(machine.process.lock().ranges.find(place).is_none());
+    machine.read_all();
+    machine.check();
+}
+
+/// What has two protections is two mappings, of which the kernel moves one at a time.
+#[test]
+fn memory_of_two_protections_moves_with_one_call() {
+    let mut machine = Machine::new(1024);
     let place = half_out(&mut machine, 2 * UNIT);
     let old = half_out(&mut machine, 2 * UNIT);
     let sealed = old + UNIT * PAGE;
@@ -414,11 +437,21 @@ fn what_a_refused_move_unmapped_is_forgotten() {
         .unwrap();
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let len = 2 * UNIT * PAGE;
-    assert_eq!(machine.mremap(old, len, len, how, place), Err(libc::EFAULT));
-    machine.model.retain(|at, _| *at >= place + len);
-    assert!(!machine.kernel.is_mapped(place));
-    assert_eq!(machine.page(place), Page::Untouched);
-    assert!(machine.process.lock().ranges.find(place).is_none());
+    assert_eq!(machine.mremap(old, len, len, how, place), Ok(place));
+    let known = |at: usize| {
+        let range = machine.process.lock().ranges.find(at);
+        range.map(|range| range.attributes.protection)
+    };
+    let now = [old, place, place + UNIT * PAGE].map(known);
+    assert_eq!(now, [None, Some(PLAIN), Some(libc::PROT_READ)]);
+    machine.model = std::mem::take(&mut machine.model)
+        .into_iter()
+        .filter(|(at, _)| !(place..place + len).contains(at))
+        .map(|(at, byte)| match (old..old + len).contains(&at) {
+            true => (at - old + place, byte),
+            false => (at, byte),
+        })
+        .collect();
     machine.read_all();
     machine.check();
 }
