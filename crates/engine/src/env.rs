@@ -27,6 +27,10 @@ pub trait Memory: Send + Sync {
     /// and cost memory again when next written. The part of `bytes` outside whole pages
     /// keeps its content.
     fn give_back(&self, bytes: &mut [u8]);
+    /// So many bytes of zeros, which cost memory as they are written. None: the process may have no more addresses.
+    fn zeros(&self, bytes: usize) -> Option<Box<[u8]>> {
+        Some(vec![0; bytes].into_boxed_slice())
+    }
     /// Says that these bytes will be read or written soon. It waits for nothing.
     fn prefetch(&self, _bytes: &[u8]) {}
 }

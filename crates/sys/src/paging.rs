@@ -315,6 +315,10 @@ pub trait Kernel: Sync + Sized + 'static {
     unsafe fn drop_pages(&self, runs: &[(usize, usize)]) -> bool;
     /// Gives whole pages of memory of the pager's own back to the system: they read as zeros.
     fn give_back(&self, bytes: &mut [u8]);
+    /// So many bytes of zeros for the pager itself, which cost memory as they are written. None: there are no addresses.
+    fn zeros(&self, bytes: usize) -> Option<Box<[u8]>> {
+        crate::memory::zeros(bytes)
+    }
     /// Memory of the pager's own is about to be read.
     fn prefetch(&self, bytes: &[u8]);
     /// Gives what the internal heap holds and does not use back to the system.

@@ -134,19 +134,26 @@ fn signatures() -> Check {
 
 /// Each process has a staging area and tables, which take far more addresses than memory.
 fn addresses() -> Check {
+    use rustix::process::{Resource, getrlimit};
     const LEAST: u64 = 8 << 30;
-    match rustix::process::getrlimit(rustix::process::Resource::As).current {
-        Some(bytes) if bytes < LEAST => Check::not(
-            "addresses",
-            Verdict::Limited,
-            format!(
-                "a process may have {} MiB of addresses: its program shares them with the staging area and tables",
-                bytes >> 20
-            ),
-            "`ulimit -v unlimited`",
-        ),
-        _ => Check::ok("addresses", "as many as a program needs"),
+    for (resource, what, option) in [
+        (Resource::As, "addresses", "-v"),
+        (Resource::Data, "addresses of data", "-d"),
+    ] {
+        let limit = getrlimit(resource).current;
+        if let Some(bytes) = limit.filter(|bytes| *bytes < LEAST) {
+            return Check::not(
+                "addresses",
+                Verdict::Limited,
+                format!(
+                    "a process may have {} MiB of {what}: its program shares them with the staging area and tables",
+                    bytes >> 20
+                ),
+                format!("`ulimit {option} unlimited`"),
+            );
+        }
     }
+    Check::ok("addresses", "as many as a program needs")
 }
 
 /// Each process that pages has a keeper and a service thread for each processor.

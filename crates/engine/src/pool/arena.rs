@@ -125,17 +125,17 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An arena of free windows that hold no memory.
-    pub fn new() -> Self {
-        let bytes = vec![0u8; TABLES + WINDOW * WINDOWS + PAGE_SIZE].into_boxed_slice();
+    /// An arena of free windows that hold no memory. None: there are no addresses for it.
+    pub fn new(memory: &dyn Memory) -> Option<Self> {
+        let bytes = memory.zeros(TABLES + WINDOW * WINDOWS + PAGE_SIZE)?;
         let offset = TABLES + bytes[TABLES..].as_ptr().align_offset(PAGE_SIZE);
-        Self {
+        Some(Self {
             bytes,
             offset,
             windows: [Window::free(0); WINDOWS],
             chunks: 0,
             free_chunk: NONE,
-        }
+        })
     }
 
     fn window_bytes(&self, at: usize) -> &[u8] {

@@ -2,6 +2,7 @@
 //! its limit.
 
 use super::*;
+use std::sync::atomic::Ordering::SeqCst;
 
 struct Zeros;
 
@@ -50,6 +51,39 @@ fn thin(pool: &Pool, handles: &[Handle], keep: usize) {
             pool.remove(handle);
         }
     }
+}
+
+/// Addresses for so many arenas.
+struct Scarce(AtomicUsize);
+
+impl Memory for Scarce {
+    fn give_back(&self, bytes: &mut [u8]) {
+        bytes.fill(0);
+    }
+
+    fn zeros(&self, bytes: usize) -> Option<Box<[u8]>> {
+        let left = self
+            .0
+            .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        left.ok().map(|_| vec![0; bytes].into_boxed_slice())
+    }
+}
+
+/// A program may have a limit of addresses (`ulimit -v`).
+#[test]
+fn without_addresses_for_an_arena_the_pool_is_full() {
+    let memory = Arc::new(Scarce(AtomicUsize::new(1)));
+    let pool = Pool::new(1 << 30, memory.clone(), 1, false);
+    let stores = || pool.insert(A, object(&[1; 3000], 7));
+    let handles: Vec<Handle> = std::iter::from_fn(|| stores().ok()).collect();
+    assert!(handles.len() > 1000);
+    pool.check();
+    memory.0.store(1, SeqCst);
+    assert!(stores().is_ok(), "the arena that was refused comes later");
+    for handle in handles {
+        pool.remove(handle);
+    }
+    pool.check();
 }
 
 /// The holes of frozen windows take no objects, made before the freeze or after: those of another

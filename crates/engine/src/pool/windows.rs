@@ -107,7 +107,12 @@ impl Pool {
         drop(free);
         // Its windows are listed once the arena is there, for others may take them at once.
         let first = number * WINDOWS as u32;
-        *lock(self.arena(first)) = Some(Arena::new());
+        let Some(arena) = Arena::new(&*self.memory) else {
+            // As if the pool were full: a page goes to a device, or stays.
+            lock(&self.shards[shard].free).gone.push(number);
+            return None;
+        };
+        *lock(self.arena(first)) = Some(arena);
         let others = (first + 1..first + WINDOWS as u32).rev();
         lock(&self.shards[shard].free).cold.extend(others);
         Some(first)

@@ -50,6 +50,10 @@ impl<K: Kernel, F: Fn(&[u8]) + Send + Sync> Memory for RealMemory<K, F> {
         self.kernel.give_back(bytes);
     }
 
+    fn zeros(&self, bytes: usize) -> Option<Box<[u8]>> {
+        self.kernel.zeros(bytes)
+    }
+
     fn prefetch(&self, bytes: &[u8]) {
         self.kernel.prefetch(bytes);
     }

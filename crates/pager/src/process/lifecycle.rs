@@ -120,6 +120,7 @@ impl Lifecycle {
             libc::EAGAIN => {
                 "no process may be started to serve it; raise `ulimit -u`, or pids.max of its cgroup"
             }
+            libc::ENOMEM => "it has no addresses left for that; raise `ulimit -v` and `ulimit -d`",
             libc::ENOTSUP => "none can be started to serve it here",
             _ => "none could be started to serve it",
         };

@@ -243,6 +243,21 @@ unsafe fn transfer(call: c_long, ours: usize, theirs: usize, len: usize) -> Resu
     }
 }
 
+/// So many bytes of zeros from the global allocator, which takes no memory for them before they are written. None: it
+/// has no addresses for them.
+pub fn zeros(bytes: usize) -> Option<Box<[u8]>> {
+    let layout = std::alloc::Layout::array::<u8>(bytes).ok()?;
+    if bytes == 0 {
+        return Some(Box::default());
+    }
+    // SAFETY: of a size that is not zero.
+    let start = unsafe { std::alloc::alloc_zeroed(layout) };
+    let start = std::ptr::NonNull::new(start)?;
+    let all = std::ptr::NonNull::slice_from_raw_parts(start, bytes);
+    // SAFETY: the allocator's, of this layout, all of it written with zeros, and nobody else's.
+    Some(unsafe { Box::from_raw(all.as_ptr()) })
+}
+
 /// New private anonymous read-write memory at an address of the kernel's choice, not reserved
 /// against the commit limit.
 ///
