@@ -260,6 +260,25 @@ fn a_debugger_looks_at_variables_that_are_out() {
     assert_eq!(waiting.stop(), "0 wrong\n");
 }
 
+/// The pool asks for more addresses than there are: it is full then, and pages go to the device.
+#[test]
+fn a_limit_of_addresses() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("unlike");
+    for limit in ["ulimit -v 250000", "ulimit -d 250000"] {
+        let script = format!("{limit}; exec \"$0\" stack 96");
+        let argv: [&OsStr; 4] = [
+            "sh".as_ref(),
+            "-c".as_ref(),
+            script.as_ref(),
+            program.as_os_str(),
+        ];
+        common::same_in_parts(&Job::new(argv), limit, &[2], &[]);
+    }
+}
+
 /// It stops the interpreter and follows its data.
 #[test]
 fn a_profiler_of_python() {
