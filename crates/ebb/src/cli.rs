@@ -37,13 +37,13 @@ Where shells look for completions:
 const SIZES: &str = "\
 Examples:
   ebb size -- python3 train.py       runs it in half of what it has, and prints a table at its end
-  ebb size -m 1G -- ./solver         runs it in 1 GiB: the table begins there
+  ebb size -m 1G -- ./solver         runs it in 1 GiB: the table begins there, or where all fits
   ebb size 4711                      a program that runs under `ebb run`, as far as it has come
 
 A row is a budget for `ebb run --memory`, and the time that the program would take with it. The
 first row was measured. The others follow from pages that came back, how much memory would have
 kept them, and how long threads waited for them; FROM and TO bound them. They hold for this
-machine, and for a program that does the same again.";
+machine, and for a program that does the same again, and less well where the budget changed.";
 
 /// Runs programs in less memory than they need.
 ///
@@ -152,7 +152,9 @@ pub struct RunArgs {
 
     /// Run COMMAND with the shell when a program of the tree is ended for memory
     ///
-    /// EBB_PID names `ebb run` to it, and EBB_MESSAGE is what was said on standard error.
+    /// EBB_PID names `ebb run` to it, and EBB_MESSAGE is what was said on standard error. The program that
+    /// was ended is gone then. ebb itself waits for COMMAND before it ends, for up to 10 s: so long
+    /// `ebb stats $EBB_PID` answers.
     #[arg(long, value_name = "COMMAND")]
     pub on_exhausted: Option<OsString>,
 
@@ -246,7 +248,7 @@ pub struct PoolLimits {
     /// it: 1 to 99
     ///
     /// 90 if it is left out.
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub accept: Option<u8>,
 
     /// Whether pages may go to devices; on if it is left out
@@ -282,7 +284,7 @@ impl From<Switch> for bool {
 #[derive(Args)]
 pub struct LimitArgs {
     /// The `ebb run`, or any process under it
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = process)]
     pub pid: u32,
 
     /// Memory for the whole process tree from now on, as for `ebb run --memory`
@@ -310,7 +312,7 @@ pub struct LimitArgs {
 #[derive(Args)]
 pub struct StatsArgs {
     /// The `ebb run`, or any process under it
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = process)]
     pub pid: u32,
 
     /// A JSON object on stdout instead of text
@@ -373,6 +375,23 @@ pub struct SizeArgs {
     pub command: Vec<OsString>,
 }
 
+/// A process of a tree.
+fn process(text: &str) -> Result<u32, String> {
+    let none = |_| {
+        format!(
+            "\"{text}\" is no process number: give that of an `ebb run`, or of any process under it; `ebb top` finds \
+             those that run"
+        )
+    };
+    text.parse().map_err(none)
+}
+
+/// A threshold of the pool.
+fn percent(text: &str) -> Result<u8, String> {
+    let none = |_| format!("\"{text}\" is no percentage: give 1 to 99, without a unit");
+    text.parse().map_err(none)
+}
+
 /// The process that `ebb size` is to look at: many write a command there.
 fn process_to_size(text: &str) -> Result<u32, String> {
     let none =
@@ -384,7 +403,7 @@ fn process_to_size(text: &str) -> Result<u32, String> {
 #[derive(Args)]
 pub struct TopArgs {
     /// The `ebb run`, or any process under it; if it is left out, the only one of yours, or a list to choose from
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = process)]
     pub pid: Option<u32>,
 
     /// Print it once as text
@@ -421,7 +440,7 @@ pub enum SwapVerb {
         #[arg(value_name = "SPEC")]
         spec: String,
         /// The `ebb run`, or any process under it
-        #[arg(value_name = "PID")]
+        #[arg(value_name = "PID", value_parser = process)]
         pid: u32,
     },
     /// Move all pages away from a device, then let go of it
@@ -433,13 +452,13 @@ pub enum SwapVerb {
         #[arg(value_name = "PATH")]
         device: String,
         /// The `ebb run`, or any process under it
-        #[arg(value_name = "PID")]
+        #[arg(value_name = "PID", value_parser = process)]
         pid: u32,
     },
     /// List the devices and what is on them
     Show {
         /// The `ebb run`, or any process under it
-        #[arg(value_name = "PID")]
+        #[arg(value_name = "PID", value_parser = process)]
         pid: u32,
         /// A JSON array on stdout instead of the table
         #[arg(long)]

@@ -4,6 +4,7 @@
 use crate::ask::ask;
 use crate::cli::LimitArgs;
 use crate::figures::paging;
+use crate::setup::pool_max;
 use crate::table::{self, Alignment};
 use anyhow::{Context, Result, bail};
 use ebb_stores::{Size, human};
@@ -19,8 +20,8 @@ pub fn limit(args: LimitArgs) -> Result<ExitCode> {
     if let Some(text) = &args.memory {
         text.parse::<Size>().context("--memory")?;
     }
-    if let Some(text) = args.pool.max.as_deref().filter(|text| *text != "none") {
-        text.parse::<Size>().context("--pool-max")?;
+    if let Some(text) = &args.pool.max {
+        pool_max(text)?;
     }
     if args.only && args.pool.is_empty() && args.memory.is_none() {
         bail!("--only says whose limit is changed: give --pool-max or --writeback too");

@@ -51,7 +51,7 @@ mod words_of_top;
 mod wrap;
 
 use clap::Parser;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Exit status when ebb itself failed, as `env`, `timeout` and `docker run` have it.
@@ -62,12 +62,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come as "errors" that belong on stdout.
-            let _ = error.print();
-            return if error.use_stderr() {
-                FAILED.into()
-            } else {
-                ExitCode::SUCCESS
-            };
+            let written = error.print().and_then(|()| io::stdout().flush());
+            if error.use_stderr() {
+                return FAILED.into();
+            }
+            return ended(written.map(|()| ExitCode::SUCCESS).map_err(Into::into));
         }
     };
     let outcome = match cli.verb {
@@ -84,6 +83,10 @@ fn main() -> ExitCode {
         cli::Verb::EndGroup => wrap::end_group(),
         cli::Verb::Guard => guard::guard(),
     };
+    ended(outcome)
+}
+
+fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) if is_unread(&error) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! `ebb run`: a program and all it starts, within a memory budget.
 
 use crate::cli::{RunArgs, Switch};
+use crate::exhausted::{self, Hooks};
 use crate::library::Library;
 use crate::metrics::{Listener, Serving};
 use crate::outer::CONTROL;
@@ -10,7 +11,7 @@ use crate::stats::{self, StatsFile};
 use crate::system_kills::SystemKills;
 use crate::wait::{self, End, Running};
 use crate::wrap::Wrap;
-use crate::{FAILED, defaults, doctor, exhausted, say, setup, summary};
+use crate::{FAILED, defaults, doctor, say, setup, summary};
 use anyhow::{Context, Result, bail};
 use ebb_sys::daemon::{self, Side};
 use ebb_sys::descriptors::Inherited;
@@ -83,7 +84,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
 
     // Before the supervisor: threads that it starts must not take our signals.
     let signals = wait::prepare().context("cannot take signals")?;
-    let notices = exhausted::notices(args.on_exhausted.clone(), signals.inherited());
+    let (notices, hooks) = exhausted::notices(args.on_exhausted.clone(), signals.inherited());
     setup.notices = Some(notices);
     let mut supervisor = Supervisor::new(setup)?;
     let serve = |listener: Listener| listener.serve(supervisor.control_value());
@@ -104,8 +105,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     ebb_sys::thread::prompt();
     supervisor.raise_descriptor_limit();
     companion.begun();
-    let managed = program.kind == Kind::Managed;
-    let end = until_end(&mut running, &mut supervisor, managed)?;
+    let end = until_end(&mut running, &mut supervisor, program.kind == Kind::Managed)?;
     let ran = start.elapsed();
     kills.tell();
     let mut report = |supervisor: &Supervisor| {
@@ -126,6 +126,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     leave_processes(
         &mut supervisor,
         &running,
+        &hooks,
         serving,
         &mut report,
         inherited,
@@ -149,11 +150,13 @@ fn until_end(running: &mut Running, supervisor: &mut Supervisor, managed: bool) 
 fn leave_processes(
     supervisor: &mut Supervisor,
     running: &Running,
+    hooks: &Hooks,
     mut serving: Option<Serving>,
     report: &mut dyn FnMut(&Supervisor),
     inherited: Inherited,
     end: End,
 ) -> Result<End> {
+    hooks.wait(running, supervisor)?;
     wait::reap_children();
     if !supervisor.has_processes() {
         say::rest();
@@ -172,6 +175,7 @@ fn leave_processes(
             }
             stay_behind(supervisor, running, inherited)?;
             report(supervisor);
+            hooks.wait(running, supervisor)?;
             // Nobody waits for it.
             return Ok(End::Exited(0));
         }

@@ -12,6 +12,7 @@ use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
 use ebb_stores::{
     FAULTS_VARIABLE, Faults, OpenError, PendingHeader, SearchTime, Size, SwapSpec, human,
+    is_open_as,
 };
 use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
 use std::ops::RangeInclusive;
@@ -141,8 +142,8 @@ fn budget(text: Option<&str>, available: &Available) -> Result<u64> {
 
 fn limits(args: &PoolLimits, budget: u64) -> Result<Limits> {
     let mut limits = Limits::default();
-    if let Some(text) = args.max.as_deref().filter(|text| *text != "none") {
-        limits.pool_max = Some(text.parse().context("--pool-max")?);
+    if let Some(text) = &args.max {
+        limits.pool_max = pool_max(text)?;
     }
     if let Some(percent) = args.accept {
         limits.accept_percent = percent;
@@ -152,6 +153,20 @@ fn limits(args: &PoolLimits, budget: u64) -> Result<Limits> {
     }
     check_limits(&limits, budget).map_err(anyhow::Error::msg)?;
     Ok(limits)
+}
+
+/// What `--pool-max` says; none: there is no limit.
+///
+/// # Errors
+/// It is no size.
+pub fn pool_max(text: &str) -> Result<Option<Size>> {
+    match text {
+        "none" => Ok(None),
+        text => match text.parse() {
+            Ok(size) => Ok(Some(size)),
+            Err(error) => bail!("--pool-max: {error}, or \"none\" for no limit"),
+        },
+    }
 }
 
 fn codec(text: &str) -> Result<Codec> {
@@ -205,6 +220,11 @@ fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<PendingHeader>
     let look = SearchTime::Unlimited(&report_search);
     let (mut devices, mut pending_header) = (Vec::new(), Vec::new());
     for spec in &specs {
+        let is_own = |device: &SetupDevice| is_open_as(spec, &device.fd);
+        if let Some(own) = devices.iter().find(|device| is_own(device)) {
+            let path = own.name.clone();
+            return Err(OpenError::Own { path }.into());
+        }
         if let Some((device, mark)) = handed_over(spec, &look, PATIENCE)? {
             devices.push(device);
             pending_header.extend(mark);

@@ -18,11 +18,15 @@ pub fn wanted(args: &RunArgs, stats: &StatsShown) -> bool {
 
 /// One to three lines.
 pub fn lines(stats: &StatsShown) -> Vec<String> {
-    let in_memory = format!(
-        "{} of {} at most",
-        human(stats.peak_bytes),
-        human(stats.budget_bytes)
-    );
+    let budget = human(stats.budget_bytes);
+    let in_memory = match stats.past_budget_bytes {
+        None => format!("{} of {budget} at most", human(stats.peak_bytes)),
+        Some(past) => format!(
+            "{} at most, of a budget of at most {} and {budget} at the end",
+            human(stats.peak_bytes),
+            human(past.max(stats.budget_bytes))
+        ),
+    };
     if !stats.paged {
         return vec![format!("{in_memory}; nothing was paged")];
     }
@@ -70,8 +74,11 @@ fn advice(stats: &StatsShown, waited: u64) -> Option<String> {
 }
 
 /// The budget that would have spared most of the waits, by the pages that came back: see `ebb_tree`'s table of refaults.
-/// None if none would, up to four times this one.
+/// None if none would, up to four times this one, or if the budget changed: nobody knows under which they waited.
 fn more_memory(stats: &StatsShown, waited: u64) -> Option<String> {
+    if stats.past_budget_bytes.is_some() {
+        return None;
+    }
     let most = waited / 4 * 3;
     let more = stats.more.iter().find(|more| more.spared_ns >= most)?;
     if more.bytes > 3 * stats.budget_bytes {
@@ -123,6 +130,27 @@ mod tests {
             said.contains("--memory 616M") && said.contains("less than 1 s"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn no_more_than_the_largest_budget_was_in_use() {
+        let stats = StatsShown {
+            budget_bytes: 20 << 20,
+            past_budget_bytes: Some(200 << 20),
+            peak_bytes: 107 << 20,
+            paged: true,
+            more: vec![MoreShown {
+                bytes: 10 << 20,
+                spared_ns: 9 * SECOND,
+            }],
+            ..StatsShown::default()
+        };
+        let said = &lines(&stats)[0];
+        assert!(
+            said.contains("in 107M at most, of a budget of at most 200M and 20M at the end"),
+            "{said}"
+        );
+        assert_eq!(advice(&stats, 10 * SECOND), None);
     }
 
     #[test]

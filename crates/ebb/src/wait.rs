@@ -21,7 +21,7 @@ use rustix::process::{
 };
 use rustix::termios::tcgetpgrp;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::{Command, ExitCode};
 
 /// How the program ended.
@@ -93,6 +93,13 @@ pub fn reap_children() {
 /// A terminal that is gone sends these, one after the other.
 fn is_hang_up(signal: i32) -> bool {
     [libc::SIGHUP, libc::SIGCONT].contains(&signal)
+}
+
+impl AsFd for Running {
+    /// Readable when a signal has come.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
 }
 
 impl Running {
@@ -188,16 +195,19 @@ impl Running {
         }
     }
 
-    /// After the program has ended: signals that end programs go to all processes that are left.
-    pub fn pass_on_to_all(&self, supervisor: &Supervisor) {
+    /// After the program has ended: signals that end programs go to all processes that are left. Whether one came.
+    pub fn pass_on_to_all(&self, supervisor: &Supervisor) -> bool {
+        let mut came = false;
         while let Some(received) = self.signals.take() {
             if ending::ends(received.signal)
                 && let Some(signal) = Signal::from_named_raw(received.signal)
             {
                 ending::send_all(supervisor, signal);
                 ending::send_all(supervisor, Signal::CONT);
+                came = true;
             }
         }
+        came
     }
 
     /// Whether the kernel tells this process of what a terminal does, and not the program.

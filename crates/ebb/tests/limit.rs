@@ -54,6 +54,7 @@ fn a_budget_goes_down_and_up_under_a_program_that_pages() {
     assert!(number(&shown, "used_bytes") <= 48 * MIB, "{shown}");
 
     tree.limit(&["--memory", "80M"]);
+    assert_eq!(number(&tree.stats(), "past_budget_bytes"), 90 * MIB);
     until(&tree, "it takes what it is given", |shown| {
         number(shown, "used_bytes") > 60 * MIB
     });

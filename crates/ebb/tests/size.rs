@@ -155,6 +155,8 @@ fn the_report_says_what_a_program_has_and_touches() {
         budgets.last().unwrap()["fits"] == true && budgets[0]["fits"] == false,
         "{report}"
     );
+    assert_eq!(report.get("resident_bytes"), None, "it has ended: {report}");
+    assert_eq!(report["budget_changed"], false, "by the user: {report}");
     let touched = report["touched"].as_array().unwrap();
     let windows: Vec<_> = touched
         .iter()
@@ -187,6 +189,7 @@ fn a_tree_that_runs_is_looked_at() {
     let report: Value = serde_json::from_slice(&json.stdout).expect("one object");
     let windows = report["touched"].as_array().unwrap();
     assert_eq!(windows.len(), 3, "{report}");
+    assert!(report["resident_bytes"].as_u64() > Some(0), "{report}");
     let table = text(&said.stdout);
     assert!(said.status.success(), "{}", text(&said.stderr));
     assert!(

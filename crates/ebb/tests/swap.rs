@@ -78,6 +78,22 @@ fn somebodys_data_is_not_added_to_a_tree_unless_it_is_given_up() {
 
 /// The device is there, whoever reads of it.
 #[test]
+fn a_device_of_the_tree_is_not_taken_for_another_runs() {
+    if cannot_page() {
+        return;
+    }
+    let tree = Tree::start(BUDGET, &["a"], "alone");
+    let file = tree.path("file");
+    File::create(&file).unwrap().set_len(16 << 20).unwrap();
+    tree.done(&["on", &file]);
+    let (ok, why) = tree.swap(&["on", &format!("{file},prio=5")]);
+    assert!(!ok && why.contains("of this run already"), "{why}");
+    tree.done(&["off", &file]);
+    tree.done(&["on", &format!("{file},prio=5")]);
+    tree.stop(1);
+}
+
+#[test]
 fn an_answer_that_nobody_takes_is_no_panic() {
     if cannot_page() {
         return;

@@ -971,6 +971,86 @@ fn an_end_for_memory_says_what_filled_the_budget_and_runs_the_hook() {
     );
 }
 
+/// The tree has one program. In a container whose first process is `ebb`, nobody outlives it.
+#[test]
+fn the_hook_is_waited_for_and_has_its_answers() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("told");
+    let (ebb, file) = (ebb().display(), file.display());
+    let hook = format!("sleep 1; {ebb} stats $EBB_PID > {file}.part; mv {file}.part {file}");
+    let script = "import os\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
+    let options = common::ends_for_memory(&hook);
+    let output = asked(&[&options[..], &["python3", "-c", script]].concat());
+    assert_eq!(output.status.code(), Some(128 + 9));
+    let told = fs::read_to_string(file.to_string()).unwrap();
+    assert!(told.starts_with("memory   "), "{told}");
+}
+
+/// Its wait ends by a signal, and the hook goes on.
+#[test]
+fn a_signal_ends_the_wait_for_the_hook() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("told");
+    let hook = format!(
+        "echo $EBB_PID > {}; exec sleep 20 2> /dev/null",
+        file.display()
+    );
+    let script = "import os\nprint(os.getpid(), flush=True)\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
+    let mut command = Command::new(ebb());
+    command.args(common::ends_for_memory(&hook));
+    command.args(["python3", "-c", script]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut program = String::new();
+    output.read_line(&mut program).unwrap();
+    let start = Instant::now();
+    while !file.exists() || fs::exists(format!("/proc/{}", program.trim())).unwrap() {
+        assert!(start.elapsed() < Duration::from_secs(20), "no hook");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none(), "it is not waited for");
+    let start = Instant::now();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 9));
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+/// There is a device, with room, and pages may not go there.
+#[test]
+fn an_end_for_memory_says_that_writeback_is_off() {
+    if cannot_page() {
+        return;
+    }
+    let script = "import os\nkept = [os.urandom(4096) for _ in range(96 * 256)]";
+    let options = [
+        "run",
+        "-m",
+        "40M",
+        "--writeback",
+        "off",
+        "--swap",
+        "/var/tmp",
+    ];
+    let output = asked(&[&options[..], &["python3", "-c", script]].concat());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + 9), "{said}");
+    assert!(said.contains("`ebb limit PID --writeback on`"), "{said}");
+    assert!(!said.contains("there is no swap device"), "{said}");
+}
+
 /// Pages that do not compress, in more memory than budget and device have.
 #[test]
 fn an_end_for_memory_says_that_the_devices_are_full() {

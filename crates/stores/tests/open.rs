@@ -2,8 +2,9 @@
 
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
-use ebb_stores::{FileStore, OpenError, OpenedDevice, SearchTime, SwapSpec, open};
+use ebb_stores::{FileStore, OpenError, OpenedDevice, SearchTime, SwapSpec, is_open_as, open};
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
@@ -239,6 +240,30 @@ fn two_runs_do_not_share_a_file() {
     refusal(&path, "in use by another run of ebb");
     drop(first);
     try_open(&path).unwrap();
+}
+
+#[test]
+fn a_device_is_known_by_each_of_its_names() {
+    let dir = dir();
+    let path = sized(&dir.path().join("swap"), 8 * MIB);
+    let link = dir.path().join("link");
+    symlink(&path, &link).unwrap();
+    let other = sized(&dir.path().join("other"), 8 * MIB);
+    let device = try_open(&path).unwrap();
+    let is_it = |spec: &str| is_open_as(&spec.parse().unwrap(), &device.fd);
+    assert!(is_it(&path) && is_it(&format!("{},prio=3", link.display())));
+    assert!(!is_it(&other) && !is_it("none") && !is_it(dir.path().to_str().unwrap()));
+}
+
+#[test]
+fn a_directory_that_was_removed_is_told_of() {
+    let dir = dir();
+    let open = File::open(dir.path()).unwrap();
+    drop(dir);
+    let path = format!("/proc/self/fd/{}", open.as_raw_fd());
+    for path in [format!("{path}/swap"), path] {
+        refusal(&path, "its directory has been removed: give");
+    }
 }
 
 #[test]

@@ -68,6 +68,9 @@ pub fn required() -> (Vec<Check>, Option<Access>) {
     (checks, Some(access))
 }
 
+/// Descriptors of a small tree.
+const ENOUGH: u64 = 256;
+
 /// Facts of the machine on which the fix depends.
 struct Machine {
     gvisor: bool,
@@ -128,8 +131,14 @@ fn no_userfaultfd(syscall: &io::Error, device: &io::Error, machine: &Machine) ->
 pub fn proc() -> Check {
     /// The fix where another namespace's is mounted: commands that make a namespace have an option for it.
     const MOUNT: &str = "`mount -t proc proc /proc` (`unshare --mount-proc`, `bwrap --proc /proc`)";
-    let memory = read_to_string("/proc/meminfo").is_ok_and(|text| text.contains("MemTotal:"));
-    if !memory || std::fs::read_link("/proc/self/exe").is_err() {
+    let memory = read_to_string("/proc/meminfo");
+    let errno = memory.as_ref().err().and_then(io::Error::raw_os_error);
+    if errno == Some(libc::EMFILE) {
+        return no_descriptors();
+    }
+    if !memory.is_ok_and(|text| text.contains("MemTotal:"))
+        || std::fs::read_link("/proc/self/exe").is_err()
+    {
         let detail = "/proc is not there, or not readable: it tells of memory and processes";
         return Check::not("proc", Verdict::Missing, detail, MOUNT);
     }
@@ -147,11 +156,17 @@ pub fn proc() -> Check {
     Check::ok("proc", "/proc is there")
 }
 
+/// As many are open as may be: those that `ebb` was started with count too.
+fn no_descriptors() -> Check {
+    let detail = "no more files can be opened: `ulimit -n` allows no more than are open already";
+    let fix = format!("`ulimit -n {ENOUGH}`, or more");
+    Check::not("descriptors", Verdict::Missing, detail, fix)
+}
+
 /// Each process of the tree has a connection and its devices open, beside its program's files.
 fn descriptors() -> Check {
     /// Descriptors of two processes and a device, and a little more.
     const LEAST: u64 = 32;
-    const ENOUGH: u64 = 256;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     match limit {
         Some(files) if files < ENOUGH => Check::not(

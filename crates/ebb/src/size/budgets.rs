@@ -97,7 +97,10 @@ pub fn rows(stats: &StatsShown, ran: Duration, factor: f64) -> Vec<Row> {
     let fitting = without_paging(stats.peak_had_bytes);
     let had = stats.budget_bytes;
     if !stats.paged {
-        return vec![measured(ran, had.min(fitting), Duration::ZERO)];
+        return vec![Row {
+            fits: true,
+            ..measured(ran, had.min(fitting), Duration::ZERO)
+        }];
     }
     let some = Duration::from_nanos(stats.some_ns).min(ran);
     let mut rows = vec![measured(ran, had, some)];
@@ -120,7 +123,7 @@ fn measured(ran: Duration, bytes: u64, waited: Duration) -> Row {
         least: ran,
         most: ran,
         waited,
-        fits: waited.is_zero(),
+        fits: false,
     }
 }
 
@@ -234,6 +237,7 @@ mod tests {
         let ran = Duration::from_secs(30);
         let rows = rows(&stats, ran, 1.25);
         assert_eq!((rows[0].bytes, rows[0].time), (200 << 20, ran));
+        assert!(!rows[0].fits, "it was paged, if for no time");
         assert_eq!((rows[0].least, rows[0].most), (ran, ran), "it was measured");
         // 8 s of waits cost 10, of which the guess takes 9.
         let last = rows.last().unwrap();

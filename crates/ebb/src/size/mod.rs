@@ -115,6 +115,7 @@ fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<End> {
             begin: &begin,
             thread: None,
             shared: &shared,
+            follows: follows.is_some(),
             form: &mut form,
         };
         let end = run::run_beside(run, &mut companion);
@@ -148,6 +149,8 @@ struct Reporter<'a, 'scope> {
     begin: &'a dyn Fn() -> ScopedJoinHandle<'scope, ()>,
     thread: Option<ScopedJoinHandle<'scope, ()>>,
     shared: &'a Shared,
+    /// Flag: the budget followed what the programs had.
+    follows: bool,
     form: &'a mut Form,
 }
 
@@ -168,7 +171,12 @@ impl Companion for Reporter<'_, '_> {
 
     fn ended(&mut self, stats: &StatsShown, ran: Duration) {
         self.shared.ended.store(true, SeqCst);
-        let report = Report::of(stats, ran, factor(), &self.shared.touches());
+        let mut stats = stats.clone();
+        if self.follows {
+            // These changes are the way to measure, and not the user's.
+            stats.past_budget_bytes = None;
+        }
+        let report = Report::of(&stats, ran, factor(), &self.shared.touches());
         // The program has run: a report that cannot be written does not change its end.
         if let Err(error) = self.form.write(&report) {
             say::now(&format!("ebb: {error:#}"));

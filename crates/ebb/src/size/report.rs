@@ -18,7 +18,10 @@ use std::time::Duration;
 /// A report.
 pub struct Report {
     had: u64,
-    resident: u64,
+    /// Bytes; none once all processes have ended.
+    resident: Option<u64>,
+    /// Flag: another budget held for a part of the time.
+    budget_changed: bool,
     windows: Vec<(Duration, u64)>,
     rows: Vec<Row>,
 }
@@ -28,7 +31,8 @@ impl Report {
     pub fn of(stats: &StatsShown, ran: Duration, factor: f64, touches: &Touches) -> Self {
         Self {
             had: stats.peak_had_bytes,
-            resident: stats.resident_bytes(),
+            resident: (!stats.members.is_empty()).then(|| stats.resident_bytes()),
+            budget_changed: stats.past_budget_bytes.is_some(),
             windows: touches.windows().to_vec(),
             rows: rows(stats, ran, factor),
         }
@@ -48,12 +52,16 @@ impl Report {
                 "fits": row.fits,
             })
         };
-        json!({
+        let mut report = json!({
             "had_bytes": self.had,
-            "resident_bytes": self.resident,
+            "budget_changed": self.budget_changed,
             "touched": self.windows.iter().map(touched).collect::<Vec<_>>(),
             "budgets": self.rows.iter().map(row).collect::<Vec<_>>(),
-        })
+        });
+        if let Some(resident) = self.resident {
+            report["resident_bytes"] = resident.into();
+        }
+        report
     }
 
     fn text(&self) -> Result<Vec<u8>> {
@@ -73,7 +81,9 @@ impl Report {
                 _ => (seconds(row.least), seconds(row.most)),
             };
             let note = match (i, row.fits) {
-                (0, _) => "as it ran",
+                (0, _) if self.budget_changed => "as it ran: the budget was another one at first",
+                (0, true) => "as it ran: nothing was paged",
+                (0, false) => "as it ran",
                 (_, true) => "nothing is paged",
                 (_, false) => "",
             };
@@ -165,7 +175,8 @@ mod tests {
         let mut form = Form::new(&args).unwrap();
         let mut report = Report {
             had: 1,
-            resident: 1,
+            resident: None,
+            budget_changed: false,
             windows: Vec::new(),
             rows: Vec::new(),
         };
@@ -190,6 +201,39 @@ mod tests {
         assert_eq!(before, "of yesterday");
         assert!(between.starts_with("The programs had"), "{between}");
         assert_eq!(between, last);
+    }
+
+    fn text(stats: &StatsShown) -> String {
+        let report = Report::of(stats, Duration::from_secs(9), 1.0, &Touches::default());
+        String::from_utf8(report.text().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_budget_that_changed_is_told_of() {
+        let mut stats = StatsShown {
+            budget_bytes: 20 << 20,
+            peak_had_bytes: 100 << 20,
+            paged: true,
+            ..StatsShown::default()
+        };
+        assert!(!text(&stats).contains("another"));
+        stats.past_budget_bytes = Some(200 << 20);
+        let told = text(&stats);
+        assert!(
+            told.contains("as it ran: the budget was another one"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_first_row_below_the_budget_says_why() {
+        let stats = StatsShown {
+            budget_bytes: 500 << 20,
+            peak_had_bytes: 100 << 20,
+            ..StatsShown::default()
+        };
+        let told = text(&stats);
+        assert!(told.contains("as it ran: nothing was paged"), "{told}");
     }
 
     #[test]

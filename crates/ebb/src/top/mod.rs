@@ -162,6 +162,7 @@ fn only_tree() -> Result<Option<Source>> {
 fn once(args: &TopArgs, source: &mut Source) -> Result<ExitCode> {
     let recording = recording(args)?;
     let mut state = State::new(false);
+    state.printed = true;
     let mut last = None;
     if let Source::Recording(..) = source {
         while let Some(sample) = source.next()? {

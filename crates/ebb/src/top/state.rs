@@ -67,6 +67,8 @@ pub struct State {
     pub help: bool,
     /// Flag: it is drawn in colours, as NO_COLOR is not set.
     pub colour: bool,
+    /// Flag: it is printed, and takes no keys.
+    pub printed: bool,
 }
 
 impl State {
@@ -80,6 +82,7 @@ impl State {
             silent: false,
             help: false,
             colour,
+            printed: false,
         }
     }
 

@@ -48,6 +48,7 @@ pub fn at(seconds: u64) -> Sample {
         pool_bytes: 64 << 20,
         staging_bytes: 16 << 20,
         unmanaged_bytes: 32 << 20,
+        past_budget_bytes: None,
         peak_had_bytes: 400 << 20,
         peak_pool_bytes: 80 << 20,
         paged: true,
@@ -111,6 +112,17 @@ fn a_tree_that_does_not_answer_is_told_of_as_long_as_that_lasts() {
     state.silent = false;
     let again = picture(&state, 100, 30).unwrap();
     assert!(!again.contains("NO ANSWER"), "{again}");
+}
+
+#[test]
+fn what_is_printed_names_no_keys_and_ends_with_its_last_process() {
+    let mut state = state();
+    assert!(picture(&state, 100, 40).unwrap().contains("q quit"));
+    state.printed = true;
+    let printed = picture(&state, 100, 40).unwrap();
+    let last = printed.lines().last().unwrap();
+    assert!(last.contains("      11"), "{printed}");
+    assert!(!printed.contains("q quit"), "{printed}");
 }
 
 /// What this draws on a terminal of that size.

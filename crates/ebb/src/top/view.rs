@@ -39,7 +39,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
         Constraint::Length(3),
         Constraint::Length(6),
         Constraint::Min(3),
-        Constraint::Length(1),
+        Constraint::Length(u16::from(!state.printed)),
     ];
     let [title, budget, swap, waiting, latency, processes, keys] =
         Layout::vertical(parts).areas(area);
@@ -66,7 +66,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     draw_processes(frame, processes, state);
     let order = state.order.name();
     let text = format!("q quit  s sort: {order}  j k choose  t trees  p pause  ? help");
-    frame.render_widget(Line::raw(text), keys);
+    if !state.printed {
+        frame.render_widget(Line::raw(text), keys);
+    }
     if state.help {
         draw_help(frame);
     }

@@ -18,6 +18,19 @@ fn figures_that_cannot_be_written_change_no_status() {
     assert!(stderr(&output).starts_with(told), "{}", stderr(&output));
 }
 
+#[test]
+fn a_program_had_at_least_what_was_in_use() {
+    if cannot_page() {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    run(&["--stats", file.path().to_str().unwrap(), "sleep", "0.2"]);
+    let stats: serde_json::Value = serde_json::from_reader(file.as_file()).unwrap();
+    let number = |name: &str| stats[name].as_u64().unwrap();
+    assert_eq!(stats["paged"], false, "{stats}");
+    assert!(number("peak_had_bytes") >= number("peak_bytes"), "{stats}");
+}
+
 /// The reader gets them, and the end of the pipe.
 #[test]
 fn figures_go_into_a_pipe() {

@@ -31,6 +31,8 @@ fn bad_options() {
         (&["--pool-max", "900G", "true"], "the budget"),
         (&["--pool-max", "4K", "true"], "give 1M to"),
         (&["--accept", "0", "true"], "1 to 99"),
+        (&["--accept", "x", "true"], "give 1 to 99"),
+        (&["--pool-max", "off", "true"], "\"none\" for no limit"),
         (&["--writeback", "perhaps", "true"], "on, off"),
         (
             &["--pool", "none", "--writeback", "off", "true"],
@@ -72,6 +74,73 @@ fn bad_options() {
             "{args:?} should mention {says:?}: {text}"
         );
         assert!(output.stdout.is_empty(), "{args:?} wrote to stdout");
+    }
+}
+
+/// Those of the shell that starts `ebb`; each is told of by its own name.
+#[test]
+fn limits_that_are_too_low_are_named() {
+    if cannot_page() {
+        return;
+    }
+    for (limit, says) in [
+        ("ulimit -f 1000", "\"ulimit -f\" allows files of"),
+        ("ulimit -n 4", "fix: `ulimit -n 256`"),
+    ] {
+        let script = format!("{limit}; exec \"$0\" run -m 64M true");
+        let output = Command::new("sh").args(["-c", &script]).arg(ebb()).output();
+        let said = stderr(&output.unwrap());
+        assert!(said.contains(says), "{limit}: {said}");
+    }
+}
+
+#[test]
+fn a_device_is_given_once() {
+    let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    file.as_file().set_len(8 << 20).unwrap();
+    let link = file.path().with_extension("link");
+    fs::hard_link(file.path(), &link).unwrap();
+    let output = run(&[
+        "--swap",
+        file.path().to_str().unwrap(),
+        "--swap",
+        link.to_str().unwrap(),
+        "true",
+    ]);
+    fs::remove_file(link).unwrap();
+    let said = stderr(&output);
+    assert!(said.contains("is a device of this run already"), "{said}");
+    let directory = ["--swap", "/var/tmp", "--swap", "/var/tmp", "true"];
+    assert!(cannot_page() || run(&directory).status.success());
+}
+
+#[test]
+fn a_word_is_no_process() {
+    for words in [
+        &["limit", "abc"][..],
+        &["stats", "abc"],
+        &["top", "abc"],
+        &["swap", "show", "abc"],
+        &["swap", "off", "1", "abc"],
+    ] {
+        let output = Command::new(ebb()).args(words).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{words:?}: {said}");
+        assert!(
+            said.contains("\"abc\" is no process number: give"),
+            "{words:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for words in ["--help", "--version"] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(ebb()).arg(words).stdout(full).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(125), "{words}");
+        assert!(stderr(&output).contains("No space left"), "{words}");
     }
 }
 

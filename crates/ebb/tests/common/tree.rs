@@ -133,6 +133,13 @@ impl Tree {
     }
 
     #[track_caller]
+    pub fn stats(&self) -> serde_json::Value {
+        let (ok, text) = self.ask("stats", &["--json"], &self.pid);
+        assert!(ok, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[track_caller]
     pub fn done(&self, args: &[&str]) -> String {
         let (ok, text) = self.swap(args);
         assert!(ok, "ebb swap {args:?}: {text}");

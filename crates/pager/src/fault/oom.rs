@@ -60,6 +60,9 @@ impl<K: Kernel> FaultService<K> {
             "programs whose memory cannot be managed fill it: raise --memory by what they need"
         } else if !self.member.has_devices() {
             "there is no swap device: raise --memory, or give it a --swap file with room"
+        } else if !self.member.writeback() {
+            "pages may not go to the swap devices (--writeback off): allow that by `ebb limit PID --writeback on` (for \
+             one process with --only, as it was forbidden), or raise --memory"
         } else if self.swap_space.devices.devices.has_room() {
             "the rest is what the programs need at once, though there is room for more on the swap devices: raise \
              --memory"

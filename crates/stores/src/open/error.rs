@@ -65,6 +65,14 @@ pub enum OpenError {
         /// The path as given.
         path: String,
     },
+    /// This run uses it.
+    #[error(
+        "swap {path} is a device of this run already: leave it out; for another prio or size take it away first, by `ebb swap off`"
+    )]
+    Own {
+        /// The path as given.
+        path: String,
+    },
     /// Another run uses it.
     #[error("swap {path} is in use by another run of ebb: give each run a device of its own")]
     Taken {
@@ -170,6 +178,24 @@ pub enum OpenError {
         path: String,
         /// The size asked for.
         asked: String,
+    },
+    /// The limits of the process allow no file that is large enough.
+    #[error(
+        "swap {path}: \"ulimit -f\" allows files of {limit}, and a swap file needs at least {least}: raise it, give a block device, or use --swap none"
+    )]
+    FilesLimited {
+        /// The path as given.
+        path: String,
+        /// The largest file.
+        limit: String,
+        /// The least size.
+        least: String,
+    },
+    /// The directory is there, and in no other one.
+    #[error("swap {path}: its directory has been removed: give a path in another one")]
+    Removed {
+        /// The path as given.
+        path: String,
     },
     /// The machine has no such memory node.
     #[error(

@@ -31,10 +31,12 @@ pub use sysfs::active_swaps;
 pub use sysfs::fuzz_swaps;
 
 use error::{errno, system};
+use rustix::fd::OwnedFd;
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Opens what `spec` names; none for [`SwapSpec::None`].
@@ -51,6 +53,25 @@ pub fn open(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<OpenedDevic
             }
             None => open_default(place).map(Some),
         },
+    }
+}
+
+/// Whether `spec` names the file or block device that is open here.
+pub fn is_open_as(spec: &SwapSpec, opened: &OwnedFd) -> bool {
+    let SwapSpec::At(place) = spec else {
+        return false;
+    };
+    let named = place.path.as_ref().map(fs::metadata);
+    let (Some(Ok(named)), Ok(opened)) = (named, rustix::fs::fstat(opened)) else {
+        return false;
+    };
+    // A block device may have several names.
+    match named.file_type().is_block_device() {
+        true => {
+            FileType::from_raw_mode(opened.st_mode).is_block_device()
+                && named.rdev() == opened.st_rdev
+        }
+        false => (named.dev(), named.ino()) == (opened.st_dev, opened.st_ino),
     }
 }
 
@@ -86,6 +107,8 @@ fn open_default(place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
         match private_file::in_directory(directory, place) {
             Ok(device) if !device.facts.in_memory => return Ok(device),
             Ok(device) => in_memory = in_memory.or(Some(device)),
+            // Another directory does not help.
+            Err(error @ OpenError::FilesLimited { .. }) => return Err(error),
             Err(error) => tried.push(error.to_string()),
         }
     }
@@ -109,6 +132,7 @@ fn missing(path: &Path) -> OpenError {
         };
     }
     match is_of_devices(parent) {
+        _ if private_file::is_removed(parent) => OpenError::Removed { path: name },
         true => OpenError::NoDevice { path: name },
         false => OpenError::Missing { path: name },
     }

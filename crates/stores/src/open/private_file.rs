@@ -10,6 +10,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Resource;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,9 +32,15 @@ pub fn in_directory(directory: &Path, place: &SwapTarget) -> Result<OpenedDevice
             let file = format!(".ebb-swap-{}-{unique:x}", std::process::id());
             create_unlinked(&directory.join(file), &name)?
         }
+        Err(_) if is_removed(directory) => return Err(OpenError::Removed { path: name }),
         Err(errno) => return Err(system(&name, "create a file there", errno)),
     };
     private(fd, name, place)
+}
+
+/// Whether a directory that can be reached has no name any more: it is somebody's current one.
+pub fn is_removed(directory: &Path) -> bool {
+    std::fs::metadata(directory).is_ok_and(|meta| meta.nlink() == 0)
 }
 
 /// Creates a file and takes its name away. EXCL follows no link.
@@ -56,6 +63,13 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
     let limit = rustix::process::getrlimit(Resource::Fsize)
         .current
         .unwrap_or(u64::MAX);
+    if limit < CLUSTER {
+        return Err(OpenError::FilesLimited {
+            path: name,
+            limit: human(limit),
+            least: human(CLUSTER),
+        });
+    }
     let mut notes = Vec::new();
     let asked = match place.size {
         Some(size) => size.of(free),

@@ -79,10 +79,9 @@ impl Member {
         all.fold(0, u64::saturating_add)
     }
 
-    /// Whether this process has a device that it may write to.
+    /// Whether this process has a device, which [`writeback`](Self::writeback) may forbid.
     pub fn has_devices(&self) -> bool {
         let slot = self.table.slot(self.slot());
-        let may_write = self.table.limits.get().writeback && slot.limits.get().writeback;
-        may_write && slot.attached.load(Relaxed) != 0
+        slot.attached.load(Relaxed) != 0
     }
 }

@@ -9,7 +9,7 @@ use crate::protocol::{self, GivenDevice, Reply, Request};
 use crate::table::{SlotNumber, VERSION, clusters_of, create_leases};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
-use ebb_stores::PendingHeader;
+use ebb_stores::{OpenError, PendingHeader, is_open_as};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -205,6 +205,16 @@ impl Supervisor {
         let Some(open) = &mut self.open else {
             return Err("this tree takes no devices".into());
         };
+        let parsed = spec.parse();
+        let is_own = |row: &TreeDevice| {
+            parsed
+                .as_ref()
+                .is_ok_and(|spec| is_open_as(spec, &row.file))
+        };
+        if let Some(row) = self.rows.iter().flatten().find(|row| is_own(row)) {
+            let path = row.name.clone();
+            return Err(OpenError::Own { path }.to_string());
+        }
         let (device, pending_header) = open(spec)?;
         let name = device.name.clone();
         let size = device.facts.slots / 256;

@@ -128,7 +128,7 @@ impl Supervisor {
             }
             None => {
                 if let Some(aim) = aim {
-                    self.budget = aim;
+                    self.budget_is(aim);
                     self.set_budget(aim);
                 }
                 answer(&client, Reply::Done(self.show_limits()));
@@ -244,7 +244,7 @@ impl Supervisor {
         self.set_budget(used.min(self.table.budget.load(SeqCst)).max(aim));
         self.table.reduction.store(above.max(0), SeqCst);
         if above <= 0 {
-            self.budget = aim;
+            self.budget_is(aim);
             if let Some(reduction) = self.end_reduction() {
                 answer(&reduction.client, Reply::Done(self.show_limits()));
             }
@@ -262,6 +262,14 @@ impl Supervisor {
             return 0;
         }
         above
+    }
+
+    /// This budget holds from now on.
+    fn budget_is(&mut self, pages: i64) {
+        if pages != self.budget {
+            self.past_budget = self.past_budget.max(Some(self.budget));
+            self.budget = pages;
+        }
     }
 
     /// Writes the budget, and the limit that goes with it until all is measured again.
@@ -347,7 +355,8 @@ impl Supervisor {
                     pid,
                     name: proc::name(pid),
                     used_bytes: bytes(used),
-                    pool_bytes: slot.pool.load(Relaxed),
+                    // A process says now and then how large its pool is: while it shrinks, that is more than it has.
+                    pool_bytes: slot.pool.load(Relaxed).min(bytes(used)),
                     pool_max: own.pool_max.map(|max| max.to_string()),
                     writeback: own.writeback,
                 })

@@ -138,7 +138,7 @@ pub struct Totals {
     pub budget_pages: u64,
     /// The most pages the tree used at any time.
     pub peak_pages: u64,
-    /// The most pages that its programs had, in memory or not, as they said some 20 ms apart.
+    /// The most pages that its programs had, in memory or not, as they said some 20 ms apart: those in use at least.
     pub peak_had_pages: u64,
     /// The most bytes that the pools of its processes held together, as they said some 20 ms apart.
     pub peak_pool_bytes: u64,
@@ -204,6 +204,8 @@ pub struct Supervisor {
     budgets: Budgets,
     /// The budget in pages that holds while none is being lowered.
     budget: i64,
+    /// The largest budget before the last change; none: it never changed.
+    past_budget: Option<i64>,
     /// A lower budget on its way.
     reduction: Option<BudgetReduction>,
     /// Limits of single processes.
@@ -332,6 +334,7 @@ impl Supervisor {
             since: Instant::now(),
             processors: ebb_sys::thread::allowed_cpus().len().max(1),
             budgets: setup.budgets,
+            past_budget: None,
             reduction: None,
             own_limits: OwnLimits::default(),
             orphan_memory: HashMap::new(),
@@ -342,12 +345,7 @@ impl Supervisor {
             warned_unkept: false,
             warned_other_user: false,
             told_refusals: Vec::new(),
-            notices: setup.notices.unwrap_or_else(|| {
-                Box::new(|line| {
-                    let _ = writeln!(std::io::stderr(), "ebb: {line}");
-                    None
-                })
-            }),
+            notices: setup.notices.unwrap_or_else(to_stderr),
         };
         for device in setup.devices {
             supervisor.add_device(device)?;
@@ -523,14 +521,17 @@ impl Supervisor {
                 sum.absorb(one);
             }
         }
+        let used_pages = self.table.in_use().max(0) as u64;
+        let peak_pages = self.table.peak.0.load(SeqCst).max(0) as u64;
+        let peak_pages = peak_pages.max(used_pages);
         Totals {
             counters,
             latency: Way::ALL.map(|way| (way, latency[way as usize].summary())),
             budget_pages: self.table.budget.load(SeqCst).max(0) as u64,
-            peak_pages: self.table.peak.0.load(SeqCst).max(0) as u64,
+            peak_pages,
             peak_pool_bytes: self.table.pool_peak.0.load(SeqCst),
-            peak_had_pages: self.table.had_peak.0.load(SeqCst),
-            used_pages: self.table.in_use().max(0) as u64,
+            peak_had_pages: self.table.had_peak.0.load(SeqCst).max(peak_pages),
+            used_pages,
             processes: self.joined,
             mode: self.table.mode(),
         }
@@ -626,6 +627,14 @@ impl AsFd for Supervisor {
 
 /// For wait(2): children made by clone(2) without SIGCHLD too (`__WALL`).
 pub const ANY_CHILD: WaitOptions = WaitOptions::from_bits_retain(0x4000_0000);
+
+/// Notices where nobody else takes them.
+fn to_stderr() -> Notices {
+    Box::new(|line| {
+        let _ = writeln!(std::io::stderr(), "ebb: {line}");
+        None
+    })
+}
 
 /// A descriptor of nothing.
 fn spare() -> Option<OwnedFd> {

@@ -112,6 +112,9 @@ pub struct StatsShown {
     pub version: String,
     /// The budget.
     pub budget_bytes: u64,
+    /// The largest budget before the last change; none: it never changed.
+    #[serde(default)]
+    pub past_budget_bytes: Option<u64>,
     /// Memory in use.
     pub used_bytes: u64,
     /// The most that was in use.
@@ -202,12 +205,13 @@ impl Supervisor {
         StatsShown {
             version: env!("CARGO_PKG_VERSION").into(),
             budget_bytes: bytes(totals.budget_pages),
+            past_budget_bytes: self.past_budget.map(|pages| bytes(pages.max(0) as u64)),
             used_bytes: bytes(totals.used_pages),
-            peak_bytes: bytes(totals.peak_pages.max(totals.used_pages)),
+            peak_bytes: bytes(totals.peak_pages),
             pool_bytes: limits.pool_bytes,
             staging_bytes: bytes(self.table.sum_of_slots(|slot| slot.staging.load(Relaxed))),
             unmanaged_bytes: bytes(self.unmanaged_pages()),
-            peak_had_bytes: bytes(totals.peak_had_pages.max(totals.peak_pages)),
+            peak_had_bytes: bytes(totals.peak_had_pages),
             peak_pool_bytes: totals.peak_pool_bytes.max(limits.pool_bytes),
             paged: totals.mode == Mode::Paging,
             processes: totals.processes,
@@ -252,7 +256,7 @@ impl Supervisor {
     /// The pools of the processes that are managed now.
     fn pools_shown(&self, total_bytes: u64) -> PoolShown {
         let slots = self.table.taken().map(|(slot, _)| self.table.slot(slot));
-        slots.fold(
+        let all = slots.fold(
             PoolShown {
                 total_bytes,
                 ..PoolShown::default()
@@ -267,7 +271,11 @@ impl Supervisor {
                     ..sum
                 }
             },
-        )
+        );
+        PoolShown {
+            compressed_bytes: all.compressed_bytes.min(total_bytes),
+            ..all
+        }
     }
 
     /// The maps of all devices. Members say how full their clusters are while somebody looks; so the first map after

@@ -31,6 +31,7 @@ pub fn play(role: &[String]) {
         "in-vain" => forks_in_vain(number(1)),
         "giver" => giver(number(1), number(2)),
         "after" => after(),
+        "old-report" => old_report(),
         "watcher" => watcher(),
         "pool" => pool(number(1), number(2), number(3)),
         "erring" => erring(),
@@ -110,6 +111,15 @@ fn charge(pages: u64) {
         member.latency(Way::Pool).record(ns * 1000);
     }
     member.message("charged");
+    wait_line();
+}
+
+/// Its pool has shrunk since it said how large that is.
+fn old_report() {
+    let (member, _) = join();
+    member.start_paging(1000);
+    member.report_pool(100 << 20, 0, (50_000, 90 << 20));
+    member.message("reported");
     wait_line();
 }
 

@@ -15,6 +15,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 pub const ALL: &[Scenario] = &[
     ("a_member_joins_charges_and_leaves", 20, joins_and_leaves),
     ("a_killed_member_leaves_nothing", 20, killed),
+    ("no_pool_is_shown_larger_than_its_process", 20, old_report),
     ("exec_takes_everything_back_from_a_living_pid", 20, exec),
     ("who_may_not_join_is_told_why", 20, refused),
     ("out_of_descriptors_is_a_refusal", 20, no_descriptors),
@@ -253,6 +254,20 @@ fn crowded() {
     assert_eq!(told(&tree, "as many as can be"), 1, "said once");
     crowd.kill().unwrap();
     crowd.wait().unwrap();
+}
+
+fn old_report() {
+    let mut tree = Tree::new(mib(64), 10);
+    let mut member = tree.start(&["old-report"]);
+    tree.expect("reported");
+    let stats = tree.sup.stats();
+    let (used, pool) = (stats.members[0].used_bytes, stats.members[0].pool_bytes);
+    assert!(used > 0 && pool <= used, "{stats:?}");
+    assert_eq!(stats.pool.total_bytes, pool);
+    assert!(stats.pool.compressed_bytes <= pool, "{stats:?}");
+    tell(&mut member);
+    member.wait().unwrap();
+    tree.expect_empty();
 }
 
 fn joins_and_leaves() {
