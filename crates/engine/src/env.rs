@@ -44,7 +44,7 @@ pub enum IoError {
     Again,
     /// The device is gone or refuses everything; nothing on it can be used again.
     Device,
-    /// The request itself was wrong (out of range, not a multiple of a page): our own bug.
+    /// The request was refused (EINVAL): out of range, or of a size that the device takes no more.
     Request,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for IoError {
             IoError::FileLimit => "the process may write no file so large",
             IoError::Again => "the system has no memory for the transfer",
             IoError::Device => "the device is gone",
-            IoError::Request => "the request was out of range",
+            IoError::Request => "the request was refused",
         })
     }
 }

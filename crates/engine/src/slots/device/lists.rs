@@ -33,6 +33,9 @@ pub(in crate::slots) struct Lists {
     pub idle: u64,
     /// Flag: this process may only read the device, which accepts nothing any more.
     pub only_read: bool,
+    /// Flag: this process may write nothing further on in its file (`IoError::FileLimit`), and the device accepts
+    /// nothing any more.
+    pub file_limited: bool,
     /// The way of compaction through the part-filled ones.
     pub compaction: CompactWalk,
 }

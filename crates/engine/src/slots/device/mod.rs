@@ -43,7 +43,7 @@ pub(super) struct Device {
     pub wants_discard: bool,
     pub rotational: bool,
     pub node: Option<Node>,
-    /// Flag: slots may be allocated. Not while it drains, nor after too many errors. Asked with the cluster's lock
+    /// Flag: slots may be allocated. Not while it drains, nor where this process may not write. Asked with the cluster's lock
     /// held: so whoever cleared it and then looked at every cluster under its lock has seen all slots that will ever
     /// be taken. Written with the lists' lock held.
     pub accepting: AtomicBool,
@@ -124,6 +124,7 @@ impl Device {
                     idle: 0,
                     only_read: false,
                     compaction: CompactWalk::new(),
+                    file_limited: false,
                 }),
                 Backing::new(clusters),
             )),
