@@ -157,6 +157,9 @@ pub trait Lender: Send + Sync {
     /// Whether a process other than this one may still read slots of `cluster`, which this
     /// process owns.
     fn has_readers(&self, cluster: ClusterIndex) -> bool;
+    /// A count that grows after a process has ceased to read a cluster, whichever; it may grow at other times too. Of a
+    /// cluster that had a reader after this was asked, one who finds the same count again need not ask.
+    fn returned(&self) -> u64;
     /// This process no longer refers to any slot of `cluster`, which another process owns.
     fn stop_reading(&self, cluster: ClusterIndex);
     /// Has this process own `cluster`, of which it reads slots, if its owner has ended and nobody else reads it. False,

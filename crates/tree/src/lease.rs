@@ -53,7 +53,7 @@ pub(crate) struct LeaseHeader {
     reading: [AtomicU64; SLOT_WORDS],
     /// Inheritances completed.
     inherited: AtomicU64,
-    /// Times a cluster may have become free to hand out. A process whose scan found nothing
+    /// Times a cluster may have become free to hand out, or has one reader less. A process whose scan found nothing
     /// need not scan again until this changes.
     returned: AtomicU64,
     /// `returned` + 1 as it was before the last scan that found nothing; 0: there was none.
@@ -239,6 +239,12 @@ impl<'a> Leases<'a> {
                 return false;
             }
         }
+    }
+
+    /// Times a cluster may have become free, or lost a reader: that comes first. So who asked this, then found a reader
+    /// and finds the same count again need not look again.
+    pub fn returned(&self) -> u64 {
+        self.header.returned.load(SeqCst)
     }
 
     fn look_for_reader(&self, c: usize, me: usize) -> bool {

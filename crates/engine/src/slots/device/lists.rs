@@ -93,7 +93,7 @@ impl Device {
             self.link_last(lists, list, c.0);
         }
         if to == ClusterState::Full && cluster.table.as_ref().is_some_and(|t| t.cached() > 0) {
-            self.copies.0.say();
+            self.copies().say();
         }
         let was = cluster.state;
         let slots = CLUSTER_SLOTS as u64;

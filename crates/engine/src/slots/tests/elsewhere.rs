@@ -192,6 +192,9 @@ impl Lender for Lying {
     fn has_readers(&self, _: ClusterIndex) -> bool {
         false
     }
+    fn returned(&self) -> u64 {
+        0
+    }
     fn stop_reading(&self, _: ClusterIndex) {}
     fn adopt(&self, _: ClusterIndex) -> bool {
         false
@@ -242,9 +245,6 @@ fn wrong_words_of_a_lender_are_refused() {
     }
 }
 
-/// Retires another device when it is asked for its free clusters.
-struct Retiring {
-    devices: OnceLock<std::sync::Weak<Devices>>,
 /// A process has freed what filled a large device, which is removed then: each discard is a call of the system, and a
 /// fork waits for all that one attempt does.
 #[test]
@@ -294,6 +294,9 @@ fn a_removal_discards_a_few_clusters_at_a_time() {
     }
 }
 
+/// Retires another device when it is asked for its free clusters.
+struct Retiring {
+    devices: OnceLock<std::sync::Weak<Devices>>,
     other: DeviceId,
 }
 
@@ -304,6 +307,9 @@ impl Lender for Retiring {
     fn release(&self, _: ClusterIndex) {}
     fn has_readers(&self, _: ClusterIndex) -> bool {
         false
+    }
+    fn returned(&self) -> u64 {
+        0
     }
     fn stop_reading(&self, _: ClusterIndex) {}
     fn adopt(&self, _: ClusterIndex) -> bool {
