@@ -356,8 +356,14 @@ impl<'a> Leases<'a> {
 
     /// Takes back everything from a process that is dead for good. Returns how many
     /// clusters it owned.
+    ///
+    /// Others count what they take and give back meanwhile, and that must not be lost. So the count of free clusters is
+    /// put right only where it did not change under the look. A process that was between a cluster and its count makes it
+    /// wrong by one, until the next death.
     pub fn reap(&self, slot: usize) -> usize {
         self.forget_reader(slot);
+        let count = &self.header.free;
+        let before = count.load(SeqCst);
         let touched = (self.header.touched.load(SeqCst) as usize).min(self.owner.len());
         let mut owned = 0;
         let mut free = self.owner.len() - touched;
@@ -369,9 +375,14 @@ impl<'a> Leases<'a> {
                 owned += 1;
                 self.header.first_free.fetch_min(c as u32, Relaxed);
             }
-            free += (owner.load(Relaxed) == 0) as usize;
+            free += (owner.load(SeqCst) == 0) as usize;
         }
-        self.header.free.store(free as u64, Relaxed);
+        if count
+            .compare_exchange(before, free as u64, SeqCst, Relaxed)
+            .is_err()
+        {
+            count.fetch_add(owned as u64, SeqCst);
+        }
         self.header.returned.fetch_add(1, SeqCst);
         owned
     }
