@@ -43,9 +43,9 @@ pub(super) struct Device {
     pub wants_discard: bool,
     pub rotational: bool,
     pub node: Option<Node>,
-    /// Flag: slots may be allocated. Not while it drains, nor where this process may not write. Asked with the cluster's lock
-    /// held: so whoever cleared it and then looked at every cluster under its lock has seen all slots that will ever
-    /// be taken. Written with the lists' lock held.
+    /// Flag: slots may be allocated. Not while it drains, nor where this process may not write. Asked with the cluster's
+    /// lock held: so whoever cleared it and then looked at every cluster under its lock has seen all slots that will
+    /// ever be taken. Written with the lists' lock held.
     pub accepting: AtomicBool,
     /// Write errors so far.
     pub failed: AtomicU32,
@@ -62,8 +62,8 @@ pub(super) struct Device {
     /// The cluster that is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
     directory: ClusterDirectory,
-    /// What was looked for in vain. Copies, in full clusters. And clusters that nobody reads any more, among the frozen
-    /// ones: the lender's count of returns from before the last look at all of them; `u64::MAX` before the first.
+    /// Searches in vain: for copies in full clusters, and for frozen clusters that nobody reads any more. The second is
+    /// the lender's count of returns from before the last look at all of them; `u64::MAX` before the first.
     in_vain: CachePadded<(Copies, AtomicU64)>,
     /// Slots taken and freed off the fast path, where no processor's lock is held; and all those used
     /// in frozen and inherited clusters, which nobody else counts.
