@@ -48,7 +48,7 @@ pub enum IoError {
     Again,
     /// The device is gone or refuses everything; nothing on it can be used again.
     Device,
-    /// The request itself was wrong (out of range, not a multiple of a page): our own bug.
+    /// The request was refused (EINVAL): out of range, or of a size that the device takes no more.
     Request,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for IoError {
             IoError::FileLimit => "the process may write no file so large",
             IoError::Again => "the system has no memory for the transfer",
             IoError::Device => "the device is gone",
-            IoError::Request => "the request was out of range",
+            IoError::Request => "the request was refused",
         })
     }
 }
@@ -161,6 +161,9 @@ pub trait Lender: Send + Sync {
     /// Whether a process other than this one may still read slots of `cluster`, which this
     /// process owns.
     fn has_readers(&self, cluster: ClusterIndex) -> bool;
+    /// A count that grows after a process has ceased to read a cluster, whichever; it may grow at other times too. Of a
+    /// cluster that had a reader after this was asked, one who finds the same count again need not ask.
+    fn returned(&self) -> u64;
     /// This process no longer refers to any slot of `cluster`, which another process owns.
     fn stop_reading(&self, cluster: ClusterIndex);
     /// Has this process own `cluster`, of which it reads slots, if its owner has ended and nobody else reads it. False,

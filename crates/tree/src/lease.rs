@@ -53,7 +53,7 @@ pub(crate) struct LeaseHeader {
     reading: [AtomicU64; SLOT_WORDS],
     /// Inheritances completed.
     inherited: AtomicU64,
-    /// Times a cluster may have become free to hand out. A process whose scan found nothing
+    /// Times a cluster may have become free to hand out, or has one reader less. A process whose scan found nothing
     /// need not scan again until this changes.
     returned: AtomicU64,
     /// `returned` + 1 as it was before the last scan that found nothing; 0: there was none.
@@ -241,6 +241,12 @@ impl<'a> Leases<'a> {
         }
     }
 
+    /// Times a cluster may have become free, or lost a reader: that comes first. So who asked this, then found a reader
+    /// and finds the same count again need not look again.
+    pub fn returned(&self) -> u64 {
+        self.header.returned.load(SeqCst)
+    }
+
     fn look_for_reader(&self, c: usize, me: usize) -> bool {
         for (i, word) in self.header.reading.iter().enumerate() {
             let mut bits = word.load(SeqCst);
@@ -350,8 +356,14 @@ impl<'a> Leases<'a> {
 
     /// Takes back everything from a process that is dead for good. Returns how many
     /// clusters it owned.
+    ///
+    /// Others count what they take and give back meanwhile, and that must not be lost. So the count of free clusters is
+    /// put right only where it did not change under the look. A process that was between a cluster and its count makes it
+    /// wrong by one, until the next death.
     pub fn reap(&self, slot: usize) -> usize {
         self.forget_reader(slot);
+        let count = &self.header.free;
+        let before = count.load(SeqCst);
         let touched = (self.header.touched.load(SeqCst) as usize).min(self.owner.len());
         let mut owned = 0;
         let mut free = self.owner.len() - touched;
@@ -363,9 +375,14 @@ impl<'a> Leases<'a> {
                 owned += 1;
                 self.header.first_free.fetch_min(c as u32, Relaxed);
             }
-            free += (owner.load(Relaxed) == 0) as usize;
+            free += (owner.load(SeqCst) == 0) as usize;
         }
-        self.header.free.store(free as u64, Relaxed);
+        if count
+            .compare_exchange(before, free as u64, SeqCst, Relaxed)
+            .is_err()
+        {
+            count.fetch_add(owned as u64, SeqCst);
+        }
         self.header.returned.fetch_add(1, SeqCst);
         owned
     }

@@ -243,6 +243,75 @@ fn loom_nothing_is_adopted_on_a_device_that_is_closed_and_idle() {
     });
 }
 
+/// A cluster is frozen as long as somebody reads it. Who asked for its readers in vain hears of the last that ceases, however
+/// it does: it asks again once the count is another.
+#[test]
+fn loom_a_reader_that_ceases_is_noticed() {
+    for dies in [false, true] {
+        loom::model(move || {
+            let device = Device::new(1);
+            assert_eq!(device.leases().acquire(0, &fresh()), Some(0));
+            device.leases().inherit(0, 2);
+            let reader = {
+                let device = device.clone();
+                thread::spawn(move || match dies {
+                    true => drop(device.leases().reap(2)),
+                    false => device.leases().stop_reading(2, 0),
+                })
+            };
+            let returned = device.leases().returned();
+            let in_vain = device.leases().has_readers(0, 0);
+            reader.join().unwrap();
+            assert!(!device.leases().has_readers(0, 0));
+            assert!(
+                !in_vain || device.leases().returned() != returned,
+                "nobody would ask again"
+            );
+        });
+    }
+}
+
+/// A process gives a cluster back while another's death is counted. Its cluster is not lost from the count; where it is
+/// counted twice, the next death puts that right.
+#[test]
+fn loom_what_comes_back_during_a_reap_is_counted() {
+    loom::model(|| {
+        let device = Device::new(3);
+        assert_eq!(device.leases().acquire(1, &fresh()), Some(0));
+        assert_eq!(device.leases().acquire(3, &fresh()), Some(1));
+        assert_eq!(device.leases().free(), 1);
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || assert!(device.leases().release(1, 0)))
+        };
+        assert_eq!(device.leases().reap(3), 1);
+        other.join().unwrap();
+        let free = device.leases().free();
+        assert!(free == 3 || free == 4, "{free} of 3");
+        device.leases().reap(3);
+        assert_eq!(device.leases().free(), 3);
+    });
+}
+
+/// The same of one that is taken.
+#[test]
+fn loom_what_is_taken_during_a_reap_is_counted() {
+    loom::model(|| {
+        let device = Device::new(2);
+        assert_eq!(device.leases().acquire(3, &fresh()), Some(0));
+        let other = {
+            let device = device.clone();
+            thread::spawn(move || assert!(device.leases().acquire(1, &fresh()).is_some()))
+        };
+        assert_eq!(device.leases().reap(3), 1);
+        other.join().unwrap();
+        let free = device.leases().free();
+        assert!(free == 0 || free == 1, "{free} where one is free");
+        device.leases().reap(3);
+        assert_eq!(device.leases().free(), 1);
+    });
+}
+
 /// The owner dies and is reaped while another process scans and a child of the dead one
 /// still reads: handed out only after the child stopped.
 #[test]

@@ -68,6 +68,7 @@ pub mod simulated;
 mod supervisor;
 #[cfg(not(loom))]
 mod table;
+mod waiters;
 #[cfg(all(debug_assertions, not(loom)))]
 mod waits;
 

@@ -44,7 +44,7 @@ impl Devices {
                 assert!(
                     cluster.state != ClusterState::Full
                         || cluster.table().cached() == 0
-                        || device.copies.0.said().is_some(),
+                        || device.copies().said().is_some(),
                     "device {id}: nobody knows of the copies in cluster {c}"
                 );
                 match cluster.state {

@@ -17,6 +17,10 @@ use std::sync::Arc;
 
 /// Where the runs of a drain end: a transfer of so many pages is bounded.
 const ENDS: Ends = Ends::after(64);
+/// Clusters discarded in one attempt to remove a device: each may take a device milliseconds.
+const DISCARDS: usize = 8;
+/// Clusters given back in one: a few stores to memory each.
+const RELEASES: usize = 1024;
 
 /// The fate of a slot that was to be moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -272,10 +276,12 @@ impl Devices {
         }
     }
 
-    /// Takes a drained device out. Its clusters go back to the lender.
+    /// Takes a drained device out. Its clusters go back to the lender. Those that wait to be discarded are, a few in each
+    /// call.
     ///
     /// # Errors
-    /// Slots are in use, or other processes read some.
+    /// Slots are in use, or other processes read some; `Unfinished` as long as clusters are left to be discarded. Then
+    /// the device is in service as before.
     pub fn remove(&self, cpu: Cpu, device: DeviceId) -> Result<(), DrainError> {
         let device = self.known(device)?;
         self.flush_all_returns(cpu);
@@ -284,8 +290,14 @@ impl Devices {
         device.thaw(usize::MAX);
         // Before anything is looked at: a discard that another thread begins after the look must
         // not meet its cluster given back, and lent to another process.
-        while device.discard_one(Patience::Wait) {}
-        while device.release_one(0) {}
+        let discard = |_| device.discard_one(Patience::Wait);
+        let release = |_| device.release_one(0);
+        if (0..DISCARDS).all(discard) || (0..RELEASES).all(release) {
+            if was {
+                self.resume(&device);
+            }
+            return Err(DrainError::Unfinished(device.id));
+        }
         // With the lists' lock: a thread that takes a cluster for the first time has changed them
         // before, so that its cell is seen, or changes them later and finds that the device accepts
         // nothing.

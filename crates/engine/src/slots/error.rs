@@ -122,6 +122,9 @@ pub enum DrainError {
         /// The slots in use.
         used: u64,
     },
+    /// Emptied clusters are left to be discarded or given back: the next call goes on.
+    #[error("clusters of device {0} wait to be discarded: it cannot be removed yet")]
+    Unfinished(DeviceId),
     /// Other processes read from it.
     #[error(
         "forked processes still read {clusters} clusters of device {device}: drain it there first"

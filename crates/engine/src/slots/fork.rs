@@ -98,13 +98,20 @@ impl Device {
         adopted
     }
 
-    /// Thaws frozen clusters without readers, looking at no more than `looks`; says how many.
+    /// Thaws frozen clusters without readers, looking at no more than `looks`; says how many. It does not look where a
+    /// look at all of them would be in vain: an allocation that fails asks again and again.
     pub(super) fn thaw(&self, looks: usize) -> usize {
-        let Some(lender) = &self.lender else {
+        let frozen = self.len(FROZEN) as usize;
+        let Some(lender) = self.lender.as_ref().filter(|_| frozen > 0) else {
             return 0;
         };
+        // Before the first look: who ceases to read after a look makes the count another.
+        let returned = lender.returned();
+        if self.all_read().load(Relaxed) == returned {
+            return 0;
+        }
         let mut thawed = 0;
-        for _ in 0..(self.len(FROZEN) as usize).min(looks) {
+        for _ in 0..frozen.min(looks) {
             let Some(c) = self.next_of(FROZEN) else {
                 break;
             };
@@ -118,6 +125,11 @@ impl Device {
                 self.settle(c, &mut cluster, Requeue::AfterFree);
                 thawed += 1;
             }
+        }
+        // Those that are left had readers. Another thread that looks too has passed to the list's end only what it looked
+        // at since, or is about to.
+        if looks >= frozen {
+            self.all_read().store(returned, Relaxed);
         }
         thawed
     }

@@ -320,7 +320,7 @@ impl Devices {
             if let Some(owner) = owner.filter(|owner| !owner.gone() && !owner.bad()) {
                 table.set(at, owner.as_cached(yes));
                 if yes && cluster.state == cluster::ClusterState::Full {
-                    device.copies.0.say();
+                    device.copies().say();
                 }
             }
         });

@@ -116,6 +116,9 @@ impl Lender for Lent {
     fn has_readers(&self, _: ClusterIndex) -> bool {
         false
     }
+    fn returned(&self) -> u64 {
+        0
+    }
     fn stop_reading(&self, _: ClusterIndex) {}
     fn adopt(&self, _: ClusterIndex) -> bool {
         false

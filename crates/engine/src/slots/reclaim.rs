@@ -61,7 +61,7 @@ impl Devices {
         clusters: usize,
         enough: usize,
     ) -> usize {
-        let copies = &device.copies.0;
+        let copies = device.copies();
         let (Some(_), Some(said)) = (self.reclaim.get(), copies.said()) else {
             return 0;
         };

@@ -119,7 +119,7 @@ impl Devices {
         used == slots
             && slots == u64::from(full) * CLUSTER_SLOTS as u64
             && fresh == 0
-            && device.copies.0.said().is_none()
+            && device.copies().said().is_none()
     }
 
     /// The last resort of a single slot: goes through the clusters one by one, whoever holds

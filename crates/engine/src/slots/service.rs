@@ -7,13 +7,15 @@ use super::error::SlotError;
 use super::extent::Extent;
 use super::{DEVICE_ERROR_LIMIT, Devices, FORGIVING_PAGES};
 use crate::env::IoError;
+use crate::locks::lock;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::types::{CLUSTER_SLOTS, Cpu, DeviceId, EntryId, SlotIndex};
 
 impl Devices {
     /// A write to a slot failed. The consequence is up to the error: the slot leaves service, or the device, or
     /// neither. A disk that is full may have room again; until then the device gives slots alone that have blocks
-    /// (`backing`). The slot is its owner's still.
+    /// (`backing`). What refuses a request may refuse each like it: that counts as an error of the device, so that
+    /// others get the pages in the end. The slot is its owner's still.
     ///
     /// # Errors
     /// There is no such device or slot.
@@ -28,7 +30,9 @@ impl Devices {
             IoError::Slot => return self.bad_slot(cpu, device, slot),
             IoError::Device => self.retire(device),
             IoError::NoSpace => self.ran_short(&*self.device_of(device, slot)?, slot),
-            IoError::Again | IoError::FileLimit | IoError::Request => {}
+            IoError::FileLimit => self.meet_file_limit(device),
+            IoError::Request => self.count_error(&*self.device_of(device, slot)?),
+            IoError::Again => {}
         }
         Ok(())
     }
@@ -51,10 +55,7 @@ impl Devices {
     /// There is no such device or slot: that says nothing of the device.
     pub fn bad_slot(&self, cpu: Cpu, device: DeviceId, slot: SlotIndex) -> Result<(), SlotError> {
         let device = self.device_of(device, slot)?;
-        device.failed.fetch_add(1, Relaxed);
-        if device.errors.fetch_add(1, Relaxed) + 1 >= DEVICE_ERROR_LIMIT {
-            self.stop(&device);
-        }
+        self.count_error(&device);
         let done = self.with_cluster(&device, slot.cluster(), |cluster| {
             device.take_out(cluster, slot.within())
         });
@@ -68,6 +69,13 @@ impl Devices {
             let _ = self.free_now(cpu, owner, one);
         }
         Ok(())
+    }
+
+    fn count_error(&self, device: &Device) {
+        device.failed.fetch_add(1, Relaxed);
+        if device.errors.fetch_add(1, Relaxed) + 1 >= DEVICE_ERROR_LIMIT {
+            self.stop(device);
+        }
     }
 
     /// `pages` were written without an error: each `FORGIVING_PAGES` forgive one.
@@ -105,6 +113,23 @@ impl Devices {
         }
     }
 
+    /// This process may write no file so large: nothing more of it goes to the device, and others are tried. That is no
+    /// fault of the device either.
+    fn meet_file_limit(&self, device: DeviceId) {
+        if let Some(device) = self.device(device) {
+            device.lists().file_limited = true;
+            self.stop(&device);
+        }
+    }
+
+    /// Whether no device takes pages, and one of them for the reason alone that this process may write no file so large.
+    pub fn is_file_limited(&self) -> bool {
+        let control = lock(&self.control);
+        let mut devices = control.devices.iter().flatten();
+        !devices.clone().any(|device| device.accepting())
+            && devices.any(|device| device.lists().file_limited)
+    }
+
     /// No allocation begins on the device after this.
     pub(super) fn stop(&self, device: &Device) {
         if device.accept(false) {
@@ -118,7 +143,8 @@ impl Devices {
         self.in_flight.tell(device.slots);
     }
 
-    /// A drain is taken back: the device is in service again, unless errors took it out or it is only read.
+    /// A drain is taken back: the device is in service again, unless errors took it out or this process
+    /// may not write there.
     pub fn readmit(&self, device: DeviceId) {
         if let Some(device) = self.device(device) {
             self.resume(&device);
@@ -137,12 +163,12 @@ enum TakenOut {
 
 impl Device {
     /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good, and so
-    /// does that it is only read: the lists' lock is held, so that who ceases for them and who begins see each
-    /// other.
+    /// does that this process may not write: the lists' lock is held, so that who ceases for them and who begins see
+    /// each other.
     pub(super) fn accept(&self, yes: bool) -> bool {
         let lists = self.lists();
         let failed = self.errors.load(Relaxed) >= DEVICE_ERROR_LIMIT;
-        let yes = yes && !failed && !lists.only_read;
+        let yes = yes && !failed && !lists.only_read && !lists.file_limited;
         self.accepting.swap(yes, Relaxed) != yes
     }
 

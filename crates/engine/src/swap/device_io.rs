@@ -16,11 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Attempts at writing a page, each in another slot.
 const WRITE_TRIES: usize = 3;
 
-/// Whether a write met the process's limit of file sizes.
-pub(super) const NOT_MET: u8 = 0;
-const MET: u8 = 1;
-const TOLD: u8 = 2;
-
 /// Says of the place of an entry, whose lock is held, whether it is only a copy.
 pub(super) fn set_cache_only(devices: &Devices, place: SlotPlace, yes: bool) {
     if let Err(error) = devices.set_cache_only(place.device, place.slot, yes) {
@@ -44,17 +39,15 @@ impl Swap {
         self.note(&self.last_refused_ns);
     }
 
-    /// Whether a write failed because this process may write no file so large.
+    /// Whether no device takes pages, as this process may write no file so large.
     pub fn file_limited(&self) -> bool {
-        self.file_limit.load(Relaxed) != NOT_MET
+        let devices = self.devices.as_ref();
+        devices.is_some_and(|devices| devices.is_file_limited())
     }
 
     /// The same, once.
     pub fn is_newly_file_limited(&self) -> bool {
-        let told = self
-            .file_limit
-            .compare_exchange(MET, TOLD, Relaxed, Relaxed);
-        told.is_ok()
+        self.file_limited() && !self.file_limit_told.swap(true, Relaxed)
     }
 
     /// Takes one slot for `owner`.
@@ -69,11 +62,6 @@ impl Swap {
     pub(super) fn write_failed(&self, cpu: Cpu, owner: EntryId, place: SlotPlace, error: IoError) {
         let Some(devices) = &self.devices else { return };
         self.env.counters.write_error.add(1);
-        if error == IoError::FileLimit {
-            let _ = self
-                .file_limit
-                .compare_exchange(NOT_MET, MET, Relaxed, Relaxed);
-        }
         if let Err(error) = devices.write_failed(cpu, place.device, place.slot, error) {
             panic!("{error}");
         }

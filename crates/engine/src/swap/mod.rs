@@ -163,8 +163,8 @@ pub struct Swap {
     direct: AtomicBool,
     /// The time when a store that the pool refused last used a device.
     last_refused_ns: AtomicU64,
-    /// See [`Swap::file_limited`].
-    file_limit: AtomicU8,
+    /// Flag: [`Swap::is_newly_file_limited`] has said so.
+    file_limit_told: AtomicBool,
     staging_bytes: AtomicUsize,
     /// The most pages of a batch of writeback.
     batch: AtomicUsize,
@@ -224,7 +224,7 @@ impl Swap {
             patient: AtomicBool::new(false),
             direct: AtomicBool::new(false),
             last_refused_ns: AtomicU64::new(0),
-            file_limit: AtomicU8::new(device_io::NOT_MET),
+            file_limit_told: AtomicBool::new(false),
             staging_bytes: AtomicUsize::new(0),
             batch: AtomicUsize::new(write_batch::BATCH),
             accept_percent: AtomicU8::new(config.accept_threshold_percent),

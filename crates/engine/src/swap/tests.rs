@@ -7,6 +7,7 @@ mod compacting;
 mod groups;
 mod model;
 mod ranges;
+mod refused;
 mod shrinking;
 mod sparse;
 mod turns;
@@ -142,6 +143,8 @@ pub(super) struct Faulty {
     why: std::sync::Mutex<IoError>,
     /// Slots that have blocks, and the blocks that are left for others.
     blocks: std::sync::Mutex<(HashSet<u64>, usize)>,
+    /// Flag: each write fails.
+    refuses: AtomicBool,
     /// Flag: it cannot be reached.
     gone: AtomicBool,
     /// Time of each batch, in microseconds.
@@ -185,7 +188,7 @@ impl Store for Faulty {
                 continue;
             }
             let mut data = self.data.lock().unwrap();
-            if take_bit(&self.fail_writes) {
+            if self.refuses.load(Relaxed) || take_bit(&self.fail_writes) {
                 // Half of it arrives: a short write.
                 data[at..at + op.data.len() / 2].copy_from_slice(&op.data[..op.data.len() / 2]);
                 *result = Err(*self.why.lock().unwrap());
@@ -276,6 +279,7 @@ fn faulty(clusters: usize, world: &Arc<World>) -> Arc<Faulty> {
         corrupt_reads: AtomicU32::new(0),
         why: IoError::Slot.into(),
         blocks: (HashSet::new(), usize::MAX).into(),
+        refuses: AtomicBool::new(false),
         gone: AtomicBool::new(false),
         delay: AtomicU32::new(0),
         writing: AtomicU32::new(0),

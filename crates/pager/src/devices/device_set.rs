@@ -566,8 +566,7 @@ impl DeviceSet {
                 // Somebody has a cluster in hand: the next turn.
                 Ok(Drain::Moved(0)) => break,
                 Ok(Drain::Moved(_)) => (leaving.failed_waits, pooled) = (0, false),
-                // Not yet while relatives read from it: they are leaving too.
-                Ok(Drain::Done) => return self.devices.remove(cpu, id).is_ok(),
+                Ok(Drain::Done) => return self.remove(id, cpu, has_time),
                 Err(DrainError::NoDevice(_)) => return true,
                 Err(DrainError::NoRoom { missing }) => {
                     // The process that comes first takes all free room.
@@ -595,6 +594,17 @@ impl DeviceSet {
             }
         }
         false
+    }
+
+    /// Takes out a device on which nothing is left, if there is time for what is to be discarded there; whether it is gone.
+    fn remove(&self, id: DeviceId, cpu: Cpu, has_time: impl Fn() -> bool) -> bool {
+        loop {
+            match self.devices.remove(cpu, id) {
+                Err(DrainError::Unfinished(_)) if has_time() => {}
+                // Not yet while relatives read from it: they are leaving too.
+                removed => return removed.is_ok(),
+            }
+        }
     }
 
     /// The room that it would take to leave a device, if memory holds so many of its pages.

@@ -70,7 +70,7 @@ pub struct SwapSpace {
 }
 
 impl SwapSpace {
-    /// Whether pages may go to devices: if the user lets them, and the program's own limit of file sizes.
+    /// Whether pages may go to devices: if the user lets them, and the program's own limit of file sizes does for one.
     pub fn may_write(&self, member: &Member) -> bool {
         member.writeback() && !self.swap.file_limited()
     }

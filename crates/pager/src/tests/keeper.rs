@@ -3,10 +3,14 @@
 use super::machine::Machine;
 use crate::devices::device_set::DrainTarget;
 use crate::keeper::give_to_peers::Gift;
-use ebb_engine::Cpu;
+use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
+use ebb_engine::slots::ExtentList;
+use ebb_engine::{Cpu, DeviceId, EntryId};
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_sys::paging::Kernel;
 use ebb_tree::ReclaimRequest;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Half of what most of these tests have, however young.
@@ -263,6 +267,59 @@ impl DrainTarget for NoRoom {
     fn make_room(&mut self, _: usize) -> bool {
         false
     }
+}
+
+/// A device on which a discard takes a millisecond, with that time.
+#[derive(Clone, Default)]
+struct SlowDiscards(Arc<AtomicU64>);
+
+impl Store for SlowDiscards {
+    fn slots(&self) -> u64 {
+        100 * 512
+    }
+    fn write(&self, _: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        results.fill(Ok(()));
+    }
+    fn read(&self, _: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        results.fill(Ok(()));
+    }
+    fn discard(&self, _: u64, _: u64) -> Result<(), IoError> {
+        self.0.fetch_add(1, SeqCst);
+        Ok(())
+    }
+    fn wants_discard(&self) -> bool {
+        true
+    }
+}
+
+/// What a program freed is discarded before its device goes. Forks wait for the keeper's turn meanwhile.
+#[test]
+fn a_device_that_goes_is_discarded_bit_by_bit() {
+    let store = SlowDiscards::default();
+    let machine = Machine::without_pool(1024, store.clone());
+    let process = machine.process;
+    let set = &process.swap_space.devices;
+    let mut all = ExtentList::new();
+    for i in 0..100 {
+        let owner = EntryId(i * 512);
+        set.devices.allocate(Cpu(0), 512, owner, &mut all).unwrap();
+    }
+    for (extent, i) in all.iter().zip(0..) {
+        set.devices.free(Cpu(0), EntryId(i * 512), *extent).unwrap();
+    }
+    set.leave_unlisted(DeviceId(0), true);
+    let now = || Duration::from_secs(1) + Duration::from_millis(store.0.load(SeqCst));
+    let mut turns = 0;
+    while !set.devices.is_empty() {
+        let began = now();
+        let more = set.update(process.member, process.swap, Cpu(0), now, &mut NoRoom);
+        assert!(more || set.devices.is_empty());
+        let took = now() - began;
+        assert!(took <= Duration::from_millis(16), "{took:?}");
+        turns += 1;
+    }
+    assert_eq!(store.0.load(SeqCst), 100);
+    assert!(turns > 6, "{turns}");
 }
 
 /// A forked child may be born into a time namespace whose clock is behind.

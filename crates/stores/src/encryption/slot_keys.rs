@@ -225,6 +225,10 @@ impl Lender for KeyedLender {
         self.lender.has_readers(cluster)
     }
 
+    fn returned(&self) -> u64 {
+        self.lender.returned()
+    }
+
     fn stop_reading(&self, cluster: ClusterIndex) {
         self.slot_keys.forget(cluster);
         self.lender.stop_reading(cluster);
@@ -356,6 +360,9 @@ mod tests {
         fn release(&self, _: ClusterIndex) {}
         fn has_readers(&self, _: ClusterIndex) -> bool {
             false
+        }
+        fn returned(&self) -> u64 {
+            0
         }
         fn stop_reading(&self, _: ClusterIndex) {}
         fn adopt(&self, _: ClusterIndex) -> bool {

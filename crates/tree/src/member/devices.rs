@@ -338,6 +338,10 @@ impl Lender for DeviceLender {
         self.leases.has_readers(cluster.index(), self.me())
     }
 
+    fn returned(&self) -> u64 {
+        self.leases.returned()
+    }
+
     fn stop_reading(&self, cluster: ClusterIndex) {
         self.leases.stop_reading(self.me(), cluster.index());
     }

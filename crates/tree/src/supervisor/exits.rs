@@ -124,7 +124,7 @@ impl Supervisor {
         shared.return_time_ns.store(0, SeqCst);
         shared.request.store(0, SeqCst);
         shared.pool.store(0, SeqCst);
-        self.table.waiters.0[slot.index() / 64].fetch_and(!(1 << (slot.index() % 64)), SeqCst);
+        self.table.waiters.0.remove(slot.index());
         self.table.set_state(slot, StateWord::FREE);
         self.drifted = true;
         self.table.wake_waiters();

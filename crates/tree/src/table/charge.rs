@@ -141,14 +141,12 @@ impl Table {
             let limit = self.limit.0.load(SeqCst);
             (charged.checked_add(pages)? <= limit).then_some(limit)
         };
-        let bit = 1 << (me.index() % 64);
-        let waiters = &self.waiters.0[me.index() / 64];
         loop {
             let mut now = self.charged.0.load(SeqCst);
             let mut under = fits(now);
             if under.is_none() {
-                // Room made before the bit was set woke nobody: look once more after it.
-                waiters.fetch_or(bit, SeqCst);
+                // Room made before this woke nobody: look once more after it.
+                self.waiters.0.add(me.index());
                 now = self.charged.0.load(SeqCst);
                 under = fits(now);
             }

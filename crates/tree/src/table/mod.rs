@@ -45,7 +45,7 @@ pub(crate) use awaited_children::CHILD as WAITS_FOR_CHILDREN;
 pub use start::start_threshold;
 pub(crate) use supervised::is_nobody;
 
-use crate::lease::SLOT_WORDS;
+use crate::waiters::Waiters;
 use crate::{MAX_DEVICES, MAX_MEMBERS};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::proc;
@@ -152,7 +152,7 @@ pub(crate) struct Table {
     /// The time (CLOCK_MONOTONIC nanoseconds) when somebody last looked at the map of clusters.
     pub map_asked: Line<AtomicU64>,
     /// Slots that wait for room.
-    pub waiters: Line<[AtomicU64; SLOT_WORDS]>,
+    pub waiters: Line<Waiters>,
     states: [AtomicU32; MAX_MEMBERS],
     pub devices: [DeviceRow; MAX_DEVICES],
     pub slots: [Slot; MAX_MEMBERS],

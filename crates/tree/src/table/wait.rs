@@ -9,19 +9,11 @@ use std::time::Duration;
 impl Table {
     /// Wakes who waits for room, if anyone does.
     pub fn wake_waiters(&self) {
-        for (i, word) in self.waiters.0.iter().enumerate() {
-            if word.load(Relaxed) == 0 {
-                continue;
+        self.waiters.0.take(|slot| {
+            if let Some(slot) = SlotNumber::new(slot) {
+                self.wake(slot);
             }
-            let mut bits = word.swap(0, SeqCst);
-            while bits != 0 {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                if let Some(slot) = SlotNumber::new(i * 64 + bit) {
-                    self.wake(slot);
-                }
-            }
-        }
+        });
     }
 
     /// Wakes the threads of a member that [`wait`](Self::wait).

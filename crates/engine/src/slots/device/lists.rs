@@ -33,6 +33,9 @@ pub(in crate::slots) struct Lists {
     pub idle: u64,
     /// Flag: this process may only read the device, which accepts nothing any more.
     pub only_read: bool,
+    /// Flag: this process may write nothing further on in its file (`IoError::FileLimit`), and the device accepts
+    /// nothing any more.
+    pub file_limited: bool,
     /// The way of compaction through the part-filled ones.
     pub compaction: CompactWalk,
 }
@@ -90,7 +93,7 @@ impl Device {
             self.link_last(lists, list, c.0);
         }
         if to == ClusterState::Full && cluster.table.as_ref().is_some_and(|t| t.cached() > 0) {
-            self.copies.0.say();
+            self.copies().say();
         }
         let was = cluster.state;
         let slots = CLUSTER_SLOTS as u64;

@@ -20,7 +20,7 @@ use super::options::DeviceSpec;
 use super::request::Request;
 use crate::env::{Lender, Store};
 use crate::locks::{CachePadded, Guard, LockRank, Ordered, lock};
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::types::{CLUSTER_SLOTS, ClusterIndex, DeviceId, Node};
 use backing::Backing;
 use compact_walk::CompactWalk;
@@ -43,9 +43,9 @@ pub(super) struct Device {
     pub wants_discard: bool,
     pub rotational: bool,
     pub node: Option<Node>,
-    /// Flag: slots may be allocated. Not while it drains, nor after too many errors. Asked with the cluster's lock
-    /// held: so whoever cleared it and then looked at every cluster under its lock has seen all slots that will ever
-    /// be taken. Written with the lists' lock held.
+    /// Flag: slots may be allocated. Not while it drains, nor where this process may not write. Asked with the cluster's
+    /// lock held: so whoever cleared it and then looked at every cluster under its lock has seen all slots that will
+    /// ever be taken. Written with the lists' lock held.
     pub accepting: AtomicBool,
     /// Write errors so far.
     pub failed: AtomicU32,
@@ -55,8 +55,6 @@ pub(super) struct Device {
     pub written: AtomicU32,
     /// Slots out of service for errors.
     pub bad: AtomicU32,
-    /// Flag: a full cluster may hold slots that are only copies. See `reclaim`.
-    pub copies: CachePadded<Copies>,
     /// The one cursor of a rotating device, for folios of all sizes: the head goes on where it is.
     pub shared: Ordered<Option<Cursor>, { LockRank::SharedCursor as usize }>,
     /// The progress of its drain, if it is drained.
@@ -64,6 +62,9 @@ pub(super) struct Device {
     /// The cluster that is looked at next whether it is worth packing.
     pub to_pack: AtomicU32,
     directory: ClusterDirectory,
+    /// Searches in vain: for copies in full clusters, and for frozen clusters that nobody reads any more. The second is
+    /// the lender's count of returns from before the last look at all of them; `u64::MAX` before the first.
+    in_vain: CachePadded<(Copies, AtomicU64)>,
     /// Slots taken and freed off the fast path, where no processor's lock is held; and all those used
     /// in frozen and inherited clusters, which nobody else counts.
     used: CachePadded<(UsageCount, UsageCount)>,
@@ -105,11 +106,11 @@ impl Device {
             errors: AtomicU32::new(0),
             written: AtomicU32::new(0),
             bad: AtomicU32::new(0),
-            copies: CachePadded(Copies::new()),
             shared: Ordered::new(None),
             drained: DrainProgress::default(),
             to_pack: AtomicU32::new(0),
             directory: ClusterDirectory::new(clusters),
+            in_vain: CachePadded((Copies::new(), AtomicU64::new(u64::MAX))),
             used: CachePadded((UsageCount::new(), UsageCount::new())),
             lists: CachePadded((
                 Ordered::new(Lists {
@@ -123,6 +124,7 @@ impl Device {
                     held: 0,
                     idle: 0,
                     only_read: false,
+                    file_limited: false,
                     compaction: CompactWalk::new(),
                 }),
                 Backing::new(clusters),
@@ -159,6 +161,16 @@ impl Device {
         } else if slots != 0 {
             self.used.0.1.add(slots);
         }
+    }
+
+    /// Whether a full cluster may hold slots that are only copies. See `reclaim`.
+    pub fn copies(&self) -> &Copies {
+        &self.in_vain.0.0
+    }
+
+    /// The lender's count of returns when all frozen clusters had readers.
+    pub fn all_read(&self) -> &AtomicU64 {
+        &self.in_vain.0.1
     }
 
     /// What is counted here of the clusters that are ours.

@@ -192,6 +192,9 @@ impl Lender for Lying {
     fn has_readers(&self, _: ClusterIndex) -> bool {
         false
     }
+    fn returned(&self) -> u64 {
+        0
+    }
     fn stop_reading(&self, _: ClusterIndex) {}
     fn adopt(&self, _: ClusterIndex) -> bool {
         false
@@ -242,6 +245,55 @@ fn wrong_words_of_a_lender_are_refused() {
     }
 }
 
+/// A process has freed what filled a large device, which is removed then: each discard is a call of the system, and a
+/// fork waits for all that one attempt does.
+#[test]
+fn a_removal_discards_a_few_clusters_at_a_time() {
+    for accepts in [false, true] {
+        let devices = Devices::new(Arc::new(Cpus(2)), Options::default());
+        let lender = Arc::new(Lent::default());
+        lender.free.lock().unwrap().extend(0..64);
+        let store = Arc::new(Blank {
+            slots: 64 * 512,
+            discard: true,
+            ..Blank::default()
+        });
+        let spec = DeviceSpec::default();
+        let id = devices
+            .add(store.clone(), spec, Some(lender.clone()))
+            .unwrap();
+        let mut out = ExtentList::new();
+        for i in 0..64 {
+            let owner = EntryId(i * 512);
+            devices.allocate(A, 512, owner, &mut out).unwrap();
+        }
+        out.iter().for_each(|&e| devices.give_now(A, e).unwrap());
+        if !accepts {
+            devices.only_read(id);
+        }
+        let discarded = || store.discarded.lock().unwrap().len();
+        let mut attempts = 0;
+        loop {
+            let before = discarded();
+            let removed = devices.remove(A, id);
+            attempts += 1;
+            assert!(
+                discarded() <= before + 8,
+                "{} at once",
+                discarded() - before
+            );
+            if removed.is_ok() {
+                break;
+            }
+            assert_eq!(removed, Err(DrainError::Unfinished(id)));
+            assert_eq!(devices.usage()[0].accepting, accepts, "as before");
+            devices.check();
+        }
+        assert_eq!((attempts, discarded()), (9, 64));
+        assert_eq!(lender.free.lock().unwrap().len(), 64);
+    }
+}
+
 /// Retires another device when it is asked for its free clusters.
 struct Retiring {
     devices: OnceLock<std::sync::Weak<Devices>>,
@@ -255,6 +307,9 @@ impl Lender for Retiring {
     fn release(&self, _: ClusterIndex) {}
     fn has_readers(&self, _: ClusterIndex) -> bool {
         false
+    }
+    fn returned(&self) -> u64 {
+        0
     }
     fn stop_reading(&self, _: ClusterIndex) {}
     fn adopt(&self, _: ClusterIndex) -> bool {

@@ -272,6 +272,37 @@ fn what_a_fork_froze_takes_none_of_the_room_that_is_left() {
     }
 }
 
+/// Thousands of clusters may be frozen while a device is full, and each allocation that fails looks for more room.
+#[test]
+fn readers_are_asked_for_once_until_one_ceases() {
+    let (devices, lender) = lent(64);
+    let mut out = ExtentList::new();
+    for i in 0..64 {
+        let owner = EntryId(i * 512);
+        devices.allocate(A, 512, owner, &mut out).unwrap();
+    }
+    lender.read.lock().unwrap().extend(0..64);
+    devices.fork_parent();
+    devices.give(A, run(0, 512)).unwrap();
+    let asks = |finds: bool| {
+        let before = lender.asked.load(Relaxed);
+        let got = devices.allocate(A, 1, EntryId(40_000), &mut ExtentList::new());
+        assert_eq!(got.is_ok(), finds);
+        devices.check();
+        lender.asked.load(Relaxed) - before
+    };
+    assert!(asks(false) >= 64);
+    assert_eq!((0..10).map(|_| asks(false)).sum::<u32>(), 0);
+    devices.work(A, 8);
+    assert_eq!(asks(false), 0);
+    // Of a cluster that is full all the same.
+    lender.read.lock().unwrap().remove(&5);
+    assert!(asks(false) >= 63);
+    assert_eq!(asks(false), 0);
+    lender.read.lock().unwrap().remove(&0);
+    asks(true);
+}
+
 /// The same with slots out of service.
 #[test]
 fn what_a_fork_froze_is_counted_apart_with_what_is_out_of_service() {

@@ -167,6 +167,20 @@ struct Lent {
     /// Clusters whose owner has ended, and which this process alone reads.
     left: std::sync::Mutex<BTreeSet<u32>>,
     wanted: std::sync::atomic::AtomicBool,
+    /// Clusters with readers when that was last looked at, and how often there were fewer.
+    returned: std::sync::Mutex<(BTreeSet<u32>, u64)>,
+    /// Times that somebody asked for the readers of a cluster.
+    asked: AtomicU32,
+}
+
+impl Lent {
+    fn count_returned(&self) -> u64 {
+        let read = self.read.lock().unwrap();
+        let (before, returned) = &mut *self.returned.lock().unwrap();
+        *returned += u64::from(!before.is_subset(&read));
+        before.clone_from(&read);
+        *returned
+    }
 }
 
 impl Lender for Lent {
@@ -187,7 +201,12 @@ impl Lender for Lent {
         self.wanted.store(false, Relaxed);
     }
     fn has_readers(&self, cluster: ClusterIndex) -> bool {
+        self.asked.fetch_add(1, Relaxed);
+        self.count_returned();
         self.read.lock().unwrap().contains(&cluster.0)
+    }
+    fn returned(&self) -> u64 {
+        self.count_returned()
     }
     fn stop_reading(&self, cluster: ClusterIndex) {
         self.stopped.lock().unwrap().push(cluster.0);

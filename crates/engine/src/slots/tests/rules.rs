@@ -941,6 +941,7 @@ fn a_slot_that_a_compaction_cannot_write_is_not_used_again() {
         (IoError::NoSpace, 0, false),
         (IoError::Again, 0, false),
         (IoError::FileLimit, 0, false),
+        (IoError::Request, 0, false),
     ] {
         let (devices, id) = one(1024, Options::default());
         devices.set_mover(Arc::new(Unwritable(error)));

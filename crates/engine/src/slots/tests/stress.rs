@@ -196,7 +196,7 @@ fn replace(world: &World, devices: &Devices, until: Instant) -> usize {
                         break;
                     }
                     // An allocation that was under way came in last.
-                    Err(DrainError::InUse { .. }) => {}
+                    Err(DrainError::InUse { .. } | DrainError::Unfinished(_)) => {}
                     Err(e) => panic!("{e}"),
                 },
                 // Every slot seen was given back meanwhile, or the others are full.

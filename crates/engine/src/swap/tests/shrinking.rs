@@ -508,7 +508,7 @@ fn a_page_that_is_not_written_stays_the_oldest() {
         let turn = swap.in_background(|background| swap.turn(Cpu(0), background));
         turn.flatten().unwrap().written
     };
-    *device.why.lock().unwrap() = IoError::FileLimit;
+    *device.why.lock().unwrap() = IoError::Again;
     device.fail_writes.store(u32::MAX, Relaxed);
     assert_eq!(turn(), 0);
     // The run fails, and then each page of it but the first.

@@ -23,6 +23,9 @@ impl Lender for Peer {
     fn has_readers(&self, _: ClusterIndex) -> bool {
         false
     }
+    fn returned(&self) -> u64 {
+        0
+    }
     fn stop_reading(&self, _: ClusterIndex) {}
     fn adopt(&self, _: ClusterIndex) -> bool {
         false
