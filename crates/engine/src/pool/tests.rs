@@ -74,7 +74,7 @@ impl Memory for Scarce {
 fn without_addresses_for_an_arena_the_pool_is_full() {
     let memory = Arc::new(Scarce(AtomicUsize::new(1)));
     let pool = Pool::new(1 << 30, memory.clone(), 1, false);
-    let stores = || pool.insert(A, object(&[1; 3000], 7));
+    let stores = || pool.insert(A, object(&[1; 800], 7));
     let handles: Vec<Handle> = std::iter::from_fn(|| stores().ok()).collect();
     assert!(handles.len() > 1000);
     pool.check();
