@@ -329,6 +329,35 @@ fn rings_made(how: &str) {
     assert!(!String::from_utf8_lossy(&alone.stdout).contains("WRONG"));
 }
 
+/// Half of the budget is pinned, or sealed, and the rest works on noise: that gets on, as if the half were locked.
+#[test]
+fn pages_that_refuse_to_leave() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("refused");
+    for how in ["pinned", "sealed"] {
+        let job = Job::new([
+            program.as_os_str(),
+            how.as_ref(),
+            "16".as_ref(),
+            "64".as_ref(),
+        ]);
+        let job = job.time_limit(Duration::from_secs(15));
+        let alone = free(&job, how);
+        if alone.stdout == b"not here\n" {
+            println!("skipped: nothing is {how} here");
+            continue;
+        }
+        let managed = Under::budget(32 * MIB).options(&["--eager"]).run(&job);
+        managed.assert_same(&alone, how);
+        managed.assert_paged_within_budget(how);
+        let (busy, evicted) = (managed.counter("evict_busy"), managed.counter("evicted"));
+        println!("{how}: {busy} refusals, {evicted} pages evicted");
+        assert!(busy < 2 * evicted, "{busy} refusals for {evicted} pages");
+    }
+}
+
 /// A pipe or a socket gives out the content that a page had when it was lent, wherever the page is by then.
 #[test]
 fn memory_that_is_lent() {

@@ -22,6 +22,8 @@
 //! `x`: a higher limit would not make it larger. The limit moves one step at a time towards the
 //! cheapest split, as the ranks are a guess that gets worse with distance.
 //!
+//! Pages that refuse to leave (`reclaim_queue`) are neither side's: what is shared out is the budget without them.
+//!
 //! At first the pool may have nearly all. Pages that go to a device before anything is known of them may have to come
 //! back, at several times the cost. And moving the line costs something itself: pages are written and perhaps read again,
 //! or compressed. Nobody knows whether the program will go on as it did. So a step is taken when its savings until
@@ -177,10 +179,10 @@ impl PoolSplit {
     }
 
     /// The pool's part, in pages: of the tree's `budget` until something was learned, then of what this process has
-    /// `charged`.
-    pub fn limit(&self, budget: usize, charged: usize) -> usize {
+    /// `charged`; without pages that `refused` to leave, which would else be all that is left to the program.
+    pub fn limit(&self, budget: usize, charged: usize, refused: usize) -> usize {
         let whole = if self.is_learned { charged } else { budget };
-        whole * self.share / WHOLE
+        whole.saturating_sub(refused) * self.share / WHOLE
     }
 
     /// Faults of pages of a rank below this one: a step that the line cuts counts in part.
@@ -294,7 +296,7 @@ mod tests {
         split.share = share;
         let mut random = Random::new(1);
         for _ in 0..400 {
-            let pool = split.limit(budget, budget);
+            let pool = split.limit(budget, budget, 0);
             let resident = budget - pool;
             for _ in 0..2000 {
                 let pages = rank(random.below(1 << 31), resident);
@@ -357,7 +359,7 @@ mod tests {
             for _ in 0..100 {
                 (0..ENOUGH).for_each(|n| split.record_refault(4 * 500 + n as usize, 8_000));
                 (0..touches).for_each(|_| split.record_staged_touch());
-                let pool = split.limit(8_000, 8_000);
+                let pool = split.limit(8_000, 8_000, 0);
                 split.adjust((8_000, 500), pool, 40, 8_000, &costs);
                 split.check();
             }
@@ -365,6 +367,16 @@ mod tests {
         };
         assert!(share_after(0) > 0);
         assert_eq!(share_after(2_000), 0);
+    }
+
+    /// Else a process of which more refuses than the pool leaves has nothing to work with.
+    #[test]
+    fn a_pool_has_no_share_of_pages_that_refuse() {
+        let mut split = PoolSplit::new();
+        assert_eq!(split.limit(16_000, 8_000, 4_800), 11_200 * FIRST / WHOLE);
+        split.is_learned = true;
+        assert_eq!(split.limit(16_000, 8_000, 4_800), 3_200 * FIRST / WHOLE);
+        assert_eq!(split.limit(16_000, 8_000, 9_000), 0);
     }
 
     #[test]
@@ -383,7 +395,7 @@ mod tests {
         }
         assert!(!split.adjust((8000, 0), 8000, 32, 16_000, &Costs::new()));
         assert_eq!(split.share, FIRST);
-        assert_eq!(split.limit(16_000, 4_000), 13_000);
+        assert_eq!(split.limit(16_000, 4_000, 0), 13_000);
     }
 
     /// Windows of faults, all of pages of this rank, until the share is another: at most `most`.

@@ -66,6 +66,7 @@ impl<K: Kernel> Reclaimer<K> {
         waiter: Option<Waiter>,
         mut how: How,
     ) -> (Locked, usize) {
+        state.pages.try_refused();
         for _ in 0..TRIES {
             let chosen = match self.choose(&mut state, waiter, how) {
                 Choice::Capture(chosen) => chosen,
@@ -75,7 +76,13 @@ impl<K: Kernel> Reclaimer<K> {
                     state = self.lock();
                     continue;
                 }
-                Choice::Nothing => return (state, 0),
+                Choice::Nothing => {
+                    state.pages.date(self.base.now_ms());
+                    if state.pages.try_refused_alone() {
+                        continue;
+                    }
+                    return (state, 0);
+                }
             };
             let captured;
             (state, captured) = self.capture_chosen(state, worker, &chosen, &mut how);
@@ -217,7 +224,7 @@ impl<K: Kernel> Reclaimer<K> {
             };
             let Some((way, victims)) = leaving(ranges, unit, due) else {
                 // A unit that has to stay comes back to the queue when it may leave.
-                if leaving(ranges, unit, pages.resident_of(unit) & !due).is_some() {
+                if leaving(ranges, unit, pages.candidates(unit) & !due).is_some() {
                     pages.put_aside(unit, due);
                 }
                 continue;
@@ -259,7 +266,7 @@ impl<K: Kernel> Reclaimer<K> {
             let (unit, bit) = (page.unit(), 1 << page.within());
             let State { pages, ranges, .. } = &mut *state;
             let own = pages.held(unit, Some(waiter), || self.now()).own;
-            let Some((way, victims)) = leaving(ranges, unit, bit & own & pages.resident_of(unit))
+            let Some((way, victims)) = leaving(ranges, unit, bit & own & pages.candidates(unit))
             else {
                 continue;
             };

@@ -41,7 +41,7 @@ impl<K: Kernel> FaultService<K> {
         if stays + WORK > budget {
             self.fail(&format!(
                 "{OUT_OF_MEMORY}of a budget of {} MiB this process has {} MiB by now that cannot be \
-                 swapped out (stacks, code, locked memory); give --memory at least {}M",
+                 swapped out (stacks, code, locked, pinned or sealed memory); give --memory at least {}M",
                 mib(budget),
                 mib(stays),
                 mib(stays + to_come + WORK)
@@ -82,13 +82,18 @@ impl<K: Kernel> FaultService<K> {
         ))
     }
 
-    /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere; and those that it
-    /// locked, and that are not there yet.
-    fn stays(&self) -> (u64, u64) {
+    /// Pages of this process in memory that cannot be swapped out, whatever room there is elsewhere, or that refused when
+    /// they were last tried; and those that it locked, and that are not there yet.
+    pub fn stays(&self) -> (u64, u64) {
         let mut state = self.lock();
         self.measure(&mut state);
         let kept = state.ranges.all().filter(|r| r.attributes.stays());
         let (mut pages, mut to_come) = (state.charge.unmanaged(), 0);
+        let may_leave = |page: &PageNumber| {
+            let range = state.ranges.find(page.address());
+            range.is_some_and(|r| !r.attributes.stays())
+        };
+        pages += state.pages.refused_there().filter(may_leave).count() as u64;
         for range in kept {
             let (first, end) = (PageNumber::of(range.start), PageNumber::of(range.end));
             let mut there = 0;

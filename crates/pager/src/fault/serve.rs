@@ -115,6 +115,7 @@ impl<K: Kernel> FaultService<K> {
 
     /// Nothing to evict here, or nowhere to put it: others may have cold memory.
     fn waits_for_others(&self) {
+        self.lock().pages.try_refused_of_stuck();
         let seen = self.member.wait(0, Some(Duration::ZERO));
         self.member.ask_reclaim(256);
         // A process that is asked hears of that too: no news of room.

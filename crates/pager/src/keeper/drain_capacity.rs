@@ -77,7 +77,9 @@ impl<K: Kernel> Keeper<K> {
         let free = self.member.limit().saturating_sub(self.member.charged());
         let charged = state.charge.charged().max(0) as u64;
         let used = self.used(&state);
-        let resident = state.pages.map().resident() as u64;
+        // Those that refuse take their part of what is left to the program.
+        let resident =
+            (state.pages.map().resident() as u64).saturating_sub(state.pages.refused() as u64);
         PoolCapacity {
             free: free * PAGE,
             unused: (-state.charge.over(used)).max(0) as u64 * PAGE,

@@ -36,7 +36,8 @@ impl<K: Kernel> Keeper<K> {
                 false => 0,
             };
             let own = charged.min(budget).saturating_sub(shared);
-            limit = (shared + state.pool_split.limit(budget, own)).min(budget);
+            let refused = state.pages.refused();
+            limit = (shared + state.pool_split.limit(budget, own, refused)).min(budget);
         }
         self.swap.set_direct(direct);
         self.swap
@@ -58,7 +59,8 @@ impl<K: Kernel> Keeper<K> {
         // Of its data: emptied windows that it still holds say nothing of what others would hold.
         let data = (memory.pool_data_bytes as usize).div_ceil(PAGE_SIZE);
         let density = state.pool_split.density(memory.pool_pages as usize, data);
-        let budget = state.charge.charged().max(0) as usize;
+        let refused = state.pages.refused();
+        let budget = (state.charge.charged().max(0) as usize).saturating_sub(refused);
         let resident = state.pages.map().resident();
         let staged = state.pages.staged_frames();
         state.offer.set_price(self.costs().price(density));

@@ -152,7 +152,8 @@ impl PackedPage {
 pub struct UnitState {
     /// A page out: the epoch it was evicted in. A resident page: the epoch until which it stays.
     pub epochs: [u8; UNIT],
-    /// The heat that each page proved to have, 4 bits a page, the first lowest.
+    /// The heat that each page proved to have, 4 bits a page, the first lowest. The highest bit says that the page
+    /// refused to leave ([`refused`](Self::refused)).
     pub heat: u64,
     /// The time when it was queued, in the keeper's milliseconds.
     pub queued_ms: u32,
@@ -167,19 +168,44 @@ pub struct UnitState {
 }
 const _: () = assert!(size_of::<UnitState>() == 32 && UNIT == 16);
 
+/// Bits of a page's heat.
+pub const HEAT: u64 = 7;
+/// The other bit of each page.
+const REFUSED: u64 = 0x8888_8888_8888_8888;
+
 /// In place of loads: it left as part of a scan that only passed through.
 const SCANNED: u8 = u8::MAX;
 
 impl UnitState {
     /// The epoch and the heat of a page.
     pub fn note(&self, page: usize) -> (u8, u8) {
-        (self.epochs[page], (self.heat >> (4 * page) & 15) as u8)
+        (self.epochs[page], (self.heat >> (4 * page) & HEAT) as u8)
     }
 
     /// Notes the epoch and the heat of a page.
     pub fn set_note(&mut self, page: usize, (epoch, heat): (u8, u8)) {
         self.epochs[page] = epoch;
-        self.heat = self.heat & !(15 << (4 * page)) | u64::from(heat) << (4 * page);
+        self.heat = self.heat & !(HEAT << (4 * page)) | u64::from(heat) << (4 * page);
+    }
+
+    /// Pages that refused to leave, and were not tried again since. They may have gone in another way.
+    pub fn refused(&self) -> Mask {
+        if self.heat & REFUSED == 0 {
+            return 0;
+        }
+        (0..UNIT).fold(0, |mask, i| mask | (self.heat >> (4 * i + 3) & 1) << i)
+    }
+
+    /// These pages refused to leave.
+    pub fn refuse(&mut self, mask: Mask) {
+        for i in 0..UNIT {
+            self.heat |= (mask >> i & 1) << (4 * i + 3);
+        }
+    }
+
+    /// They are to be tried again.
+    pub fn forget_refusals(&mut self) {
+        self.heat &= !REFUSED;
     }
 
     /// Whether it left as part of a scan that only passed through.
@@ -234,7 +260,8 @@ impl Chunk {
 
     /// No page is touched, and no queue knows of it.
     fn is_forgotten(&self) -> bool {
-        self.touched == 0 && self.units.iter().all(|unit| !unit.queued && !unit.deferred)
+        let is_named = |unit: &UnitState| unit.queued || unit.deferred || unit.refused() != 0;
+        self.touched == 0 && !self.units.iter().any(is_named)
     }
 }
 
@@ -541,6 +568,22 @@ mod tests {
         state.count_load();
         state.set_scanned(false);
         assert_eq!(state.next_load(), Some(2), "the count goes on");
+    }
+
+    #[test]
+    fn refusals_and_heat_of_a_page_stand_side_by_side() {
+        let mut state = UnitState::default();
+        state.set_note(15, (3, 5));
+        state.refuse(0b1001 | 1 << 15);
+        assert_eq!(
+            (state.refused(), state.note(15)),
+            (0b1001 | 1 << 15, (3, 5))
+        );
+        state.set_note(0, (1, 2));
+        state.set_note(15, (1, 0));
+        assert_eq!((state.refused(), state.note(0)), (0b1001 | 1 << 15, (1, 2)));
+        state.forget_refusals();
+        assert_eq!((state.refused(), state.note(0)), (0, (1, 2)));
     }
 
     #[test]

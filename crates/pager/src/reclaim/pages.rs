@@ -155,9 +155,9 @@ impl Pages {
         self.hold_back.decide(self.map.in_memory(), loads);
     }
 
-    /// The resident pages of a unit.
-    pub fn resident_of(&self, unit: UnitNumber) -> Mask {
-        resident(&self.map, unit)
+    /// The resident pages of a unit, without those that refused to leave.
+    pub fn candidates(&self, unit: UnitNumber) -> Mask {
+        resident(&self.map, unit) & !self.map.unit(unit).refused()
     }
 
     /// Pages in memory, or with a frame that the system does not have yet.
@@ -266,6 +266,37 @@ impl Pages {
     /// At most so many deferred units come back: it is their turn next.
     pub fn readmit(&mut self, units: usize) {
         self.queue.readmit(&mut self.map, units);
+    }
+
+    /// Pages that refused to leave: one of their units is tried again, if it is time to.
+    pub fn try_refused(&mut self) {
+        self.queue.try_refused(&mut self.map, resident);
+    }
+
+    /// Nothing else may leave: the same, unless one was just now. Whether there is one.
+    pub fn try_refused_alone(&mut self) -> bool {
+        self.queue.try_refused_alone(&mut self.map, resident)
+    }
+
+    /// A fault is stuck: a few are tried whenever that was.
+    pub fn try_refused_of_stuck(&mut self) {
+        const FEW: usize = 4;
+        for _ in 0..FEW {
+            self.queue.try_again(&mut self.map, resident);
+        }
+    }
+
+    /// How many pages refused to leave, about.
+    pub fn refused(&self) -> usize {
+        self.queue.refused()
+    }
+
+    /// Those of them that are there.
+    pub fn refused_there(&self) -> impl Iterator<Item = PageNumber> {
+        let there = |unit| resident(&self.map, unit) & self.map.unit(unit).refused();
+        let pages =
+            move |unit: UnitNumber| set_bits(there(unit)).map(move |i| unit.first().plus(i));
+        self.queue.refusing().flat_map(pages)
     }
 
     /// How many looks it takes to see all that are deferred; no more than `most`.
@@ -483,12 +514,13 @@ impl Pages {
             }
         }
         self.queue.evicted(&mut self.map, unit, moved);
-        // The system has pinned what refused, for long perhaps: others have their turn first.
+        // The system has pinned or sealed what refused, for long perhaps.
         let refused = victims & !moved & !lost;
-        match self.resident_of(unit) {
-            0 => {}
-            _ if refused != 0 => self.queue.put_aside(&mut self.map, unit, refused),
-            _ => self.queue.requeue(&mut self.map, unit),
+        if refused != 0 {
+            self.queue.refuse(&mut self.map, unit, refused);
+        }
+        if self.candidates(unit) != 0 {
+            self.queue.requeue(&mut self.map, unit);
         }
         self.hold_back.captured(moved.count_ones() as usize);
     }

@@ -36,6 +36,11 @@
 //! again as leave, and deferred units never block the search. A deferred unit whose page is written comes again,
 //! and may still be named there; that is found out when it comes back (`UnitState::deferred`).
 //!
+//! Pages that *refused* to leave, as they are pinned or sealed, count as if they were not there: a mark of each keeps
+//! them from being due (`UnitState::refused`). A try costs dozens of system calls. So their units are tried again one
+//! at a time: for each [`TRIES_APART`] units that left, at once after one that did leave, and each [`ALONE_MS`] in which
+//! nothing else may leave; and a few where a fault is stuck. Time that passes faster makes none of them due.
+//!
 //! Sources:
 //!
 //! - Babaoglu and Joy, *Converting a Swap-Based System to do Paging in an Architecture Lacking Page-Referenced
@@ -44,7 +49,7 @@
 //! - Qureshi et al., *Adaptive Insertion Policies for High Performance Caching* (2007), for evicting most pages of
 //!   a scan at once (their BIP)
 
-use crate::map::page_map::{Mask, PageMap, PageNumber, UNIT, UnitNumber, UnitState};
+use crate::map::page_map::{HEAT, Mask, PageMap, PageNumber, UNIT, UnitNumber, UnitState};
 use crate::reclaim::return_time::ReturnTime;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -78,6 +83,12 @@ const fn span(heat: u64) -> u8 {
 /// Units that are deferred which come back at once where nothing else may leave.
 pub const DEFERRED_BATCH: usize = 16;
 
+/// Captures of others from one try of a unit that refused to the next.
+const TRIES_APART: usize = 16;
+
+/// Milliseconds from one to the next where nothing else may leave. The pool often may, and needs no tries.
+const ALONE_MS: u32 = 16;
+
 /// The outcome of looking at a unit.
 enum Verdict {
     /// Nothing of it is resident.
@@ -100,6 +111,16 @@ pub struct ReclaimQueue {
     deferred: VecDeque<UnitNumber>,
     /// Units that were, whose turn it is next.
     readmitted: VecDeque<UnitNumber>,
+    /// Units with pages that refused to leave, in the order in which they did.
+    refusing: VecDeque<UnitNumber>,
+    /// The number of pages that are marked so.
+    refused: usize,
+    /// Captures until one of them is tried again.
+    until_tried: usize,
+    /// The last that was.
+    tried: Option<UnitNumber>,
+    /// The time when one last was because nothing else might leave.
+    tried_ms: u32,
     /// Loads of scans that might pass.
     scanned: u32,
     /// The number of turns of those that stay, times the length of the other queue.
@@ -135,7 +156,7 @@ impl UnitState {
     /// Which pages proved hot.
     fn hot(&self) -> Mask {
         (0..UNIT).fold(0, |mask, i| {
-            mask | Mask::from(self.heat >> (4 * i) & 15 >= HOT) << i
+            mask | Mask::from(self.heat >> (4 * i) & HEAT >= HOT) << i
         })
     }
 
@@ -151,7 +172,7 @@ impl UnitState {
     /// Page `within` came back `age` epochs after it was evicted.
     fn warm(&mut self, within: usize, age: u8, epoch: u8) {
         let at = within * 4;
-        let heat = self.heat >> at & 15;
+        let heat = self.heat >> at & HEAT;
         let heat = if age <= AT_ONCE {
             (heat + 2).min(MAX_HEAT)
         } else if age <= RESIDENT_SET {
@@ -159,7 +180,7 @@ impl UnitState {
         } else {
             heat / 2
         };
-        self.heat = self.heat & !(15 << at) | heat << at;
+        self.heat = self.heat & !(HEAT << at) | heat << at;
         self.epochs[within] = epoch.wrapping_add(if age <= RESIDENT_SET { span(heat) } else { 0 });
     }
 }
@@ -173,6 +194,11 @@ impl ReclaimQueue {
             scan: VecDeque::new(),
             deferred: VecDeque::new(),
             readmitted: VecDeque::new(),
+            refusing: VecDeque::new(),
+            refused: 0,
+            until_tried: 0,
+            tried: None,
+            tried_ms: 0,
             scanned: 0,
             turns: 0,
             epoch: 0,
@@ -345,7 +371,7 @@ impl ReclaimQueue {
         };
         while let Some(unit) = first() {
             map.unit_mut(unit).queued = false;
-            let present = resident(map, unit);
+            let present = resident(map, unit) & !map.unit(unit).refused();
             if present != 0 {
                 return Some((unit, present));
             }
@@ -376,6 +402,7 @@ impl ReclaimQueue {
     /// Decides on a unit of which `present` is resident; it leaves the queue unless it is kept.
     fn judge(&self, map: &mut PageMap, unit: UnitNumber, present: Mask) -> Verdict {
         let state = map.unit_mut(unit);
+        let present = present & !state.refused();
         let due = present & state.due(self.epoch);
         let victims = match due {
             0 => 0,
@@ -400,6 +427,13 @@ impl ReclaimQueue {
 
     /// Pages `mask` of `unit` were evicted.
     pub fn evicted(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
+        if mask != 0 {
+            let is_tried = self.tried == Some(unit);
+            self.until_tried = match is_tried {
+                true => 0,
+                false => self.until_tried.saturating_sub(1),
+            };
+        }
         let (epoch, resident) = (self.epoch, map.resident());
         map.unit_mut(unit).stamp(mask, epoch);
         self.out[usize::from(epoch)] += mask.count_ones();
@@ -437,6 +471,83 @@ impl ReclaimQueue {
         self.deferred.len().div_ceil(DEFERRED_BATCH).min(most)
     }
 
+    /// Pages `mask` of a unit, whose turn it was, refused to leave.
+    pub fn refuse(&mut self, map: &mut PageMap, unit: UnitNumber, mask: Mask) {
+        if self.tried == Some(unit) {
+            self.tried = None;
+            self.until_tried = TRIES_APART;
+        }
+        let state = map.unit_mut(unit);
+        let before = state.refused();
+        if before == 0 {
+            self.refusing.push_back(unit);
+        }
+        self.refused += (mask & !before).count_ones() as usize;
+        state.refuse(mask);
+    }
+
+    /// The next of the units that refused is tried again, if it is time to.
+    pub fn try_refused(
+        &mut self,
+        map: &mut PageMap,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) {
+        if self.until_tried == 0 && self.refused > 0 {
+            self.until_tried = TRIES_APART;
+            self.try_again(map, resident);
+        }
+    }
+
+    /// Nothing else may leave: one is tried, unless one was just now. Whether there is one.
+    pub fn try_refused_alone(
+        &mut self,
+        map: &mut PageMap,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) -> bool {
+        if self.refused == 0 || self.now_ms.wrapping_sub(self.tried_ms) < ALONE_MS {
+            return false;
+        }
+        self.tried_ms = self.now_ms;
+        self.try_again(map, resident)
+    }
+
+    /// The unit that refused longest ago is next in turn, if there is one. Those whose pages have gone are forgotten.
+    pub fn try_again(
+        &mut self,
+        map: &mut PageMap,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) -> bool {
+        while let Some(unit) = self.refusing.pop_front() {
+            let there = resident(map, unit);
+            let state = map.unit_mut(unit);
+            let refused = state.refused();
+            self.refused -= refused.count_ones() as usize;
+            state.forget_refusals();
+            if refused & there == 0 {
+                continue;
+            }
+            // The note of a page that is out is when it left.
+            state.stamp(refused & there, self.epoch);
+            self.tried = Some(unit);
+            // As old as it was.
+            if !std::mem::replace(&mut state.queued, true) {
+                self.readmitted.push_back(unit);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// How many pages refused to leave, about: some may have gone since.
+    pub fn refused(&self) -> usize {
+        self.refused
+    }
+
+    /// Units with pages that refused to leave.
+    pub fn refusing(&self) -> impl Iterator<Item = UnitNumber> {
+        self.refusing.iter().copied()
+    }
+
     /// Puts a unit back at the end: it counts as one that has just come.
     pub fn requeue(&mut self, map: &mut PageMap, unit: UnitNumber) {
         if map.unit_mut(unit).queue(self.now_ms) {
@@ -468,6 +579,16 @@ impl ReclaimQueue {
             map.unit_mut(unit).deferred = stays;
             stays
         });
+        self.refusing.retain(|&unit| {
+            let there = resident(map, unit);
+            let state = map.unit_mut(unit);
+            let stays = there & state.refused() != 0;
+            if !stays {
+                self.refused -= state.refused().count_ones() as usize;
+                state.forget_refusals();
+            }
+            stays
+        });
     }
 
     /// Pages `mask` of a unit, whose turn it was, cannot leave, but others of it can when they are due. So it stands aside,
@@ -491,7 +612,8 @@ impl ReclaimQueue {
         const MOST: usize = 64;
         for queue in [&mut self.units, &mut self.scan, &mut self.readmitted] {
             for _ in 0..MOST {
-                let is_empty = |unit: &mut UnitNumber| resident(map, *unit) == 0;
+                let is_empty =
+                    |unit: &mut UnitNumber| resident(map, *unit) & !map.unit(*unit).refused() == 0;
                 let Some(unit) = queue.pop_front_if(is_empty) else {
                     break;
                 };
@@ -514,26 +636,32 @@ impl ReclaimQueue {
         dates.max_by_key(|&date| self.now_ms.wrapping_sub(date))
     }
 
-    /// A unit stands in one of the four queues that are looked at iff it is `queued`, once; and among the deferred
-    /// ones iff it is `deferred`, once.
+    /// A unit stands in one of the four queues that are looked at iff it is `queued`, once; among the deferred
+    /// ones iff it is `deferred`, once; and among those that refuse iff it has pages that refused, once.
     pub fn check(&self, map: &PageMap) {
         let numbers = |queues: &[&VecDeque<UnitNumber>]| {
             let mut all: Vec<u32> = queues.iter().flat_map(|q| q.iter().map(|u| u.0)).collect();
             all.sort_unstable();
             all
         };
-        let (mut queued, mut deferred) = (Vec::new(), Vec::new());
+        let (mut queued, mut deferred, mut refusing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut refused = 0;
         map.each_unit(|unit, state| {
             queued.extend(state.queued.then_some(unit.0));
             deferred.extend(state.deferred.then_some(unit.0));
+            refusing.extend((state.refused() != 0).then_some(unit.0));
+            refused += state.refused().count_ones() as usize;
         });
+        assert_eq!(refused, self.refused);
+        assert_eq!(numbers(&[&self.refusing]), refusing);
         assert_eq!(numbers(&self.looked_at()), queued);
         assert_eq!(numbers(&[&self.deferred]), deferred);
     }
 
     /// Bytes of its memory.
     pub fn bytes(&self) -> usize {
-        let all = self.looked_at().into_iter().chain([&self.deferred]);
+        let apart = [&self.deferred, &self.refusing];
+        let all = self.looked_at().into_iter().chain(apart);
         all.map(|queue| queue.capacity() * size_of::<UnitNumber>())
             .sum()
     }
@@ -650,6 +778,44 @@ mod tests {
             let next = q.next(&mut map, 1, resident);
             assert_eq!(next, Some((UnitNumber(u), ALL)));
         }
+    }
+
+    #[test]
+    fn units_that_refused_are_tried_again_one_for_so_many_that_left() {
+        let (mut map, mut q) = (PageMap::new(), ReclaimQueue::new());
+        for u in 0..3 {
+            bring(&mut map, &mut q, u, ALL);
+        }
+        for u in 0..3 {
+            assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(u), ALL)));
+            q.refuse(&mut map, UnitNumber(u), 0b11);
+            q.requeue(&mut map, UnitNumber(u));
+            q.check(&map);
+        }
+        // The first look at one that refused is at once. The rest of each leaves without what refused.
+        q.try_refused(&mut map, resident);
+        assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(0), ALL)));
+        q.refuse(&mut map, UnitNumber(0), ALL);
+        for u in 1..3 {
+            assert_eq!(
+                q.next(&mut map, 8, resident),
+                Some((UnitNumber(u), ALL & !0b11))
+            );
+        }
+        for u in 100..100 + TRIES_APART as u32 {
+            q.try_refused(&mut map, resident);
+            assert_eq!(q.next(&mut map, 8, resident), None);
+            q.evicted(&mut map, UnitNumber(u), ALL);
+        }
+        q.try_refused(&mut map, resident);
+        assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(1), ALL)));
+        // It leaves: another is tried at once.
+        (0..UNIT).for_each(|i| map.set(UnitNumber(1).first().plus(i), Page::Untouched));
+        q.evicted(&mut map, UnitNumber(1), ALL);
+        q.try_refused(&mut map, resident);
+        assert_eq!(q.next(&mut map, 8, resident), Some((UnitNumber(2), ALL)));
+        assert_eq!((q.refused(), q.next(&mut map, 8, resident)), (UNIT, None));
+        q.check(&map);
     }
 
     #[test]

@@ -11,4 +11,5 @@ mod fault;
 mod fork;
 mod keeper;
 pub mod machine;
+mod refused;
 mod syscalls;
