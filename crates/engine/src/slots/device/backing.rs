@@ -18,24 +18,24 @@
 
 use crate::types::{CLUSTER_SLOTS, ClusterIndex};
 // Hints, on which no model depends: each of them would make every model longer.
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 
 /// Searches for which a device stays short at first. A processor of which another device takes the pages searches
 /// once for each cluster; where there is no other device, once for each batch of pages.
-pub(in crate::slots) const PASSES: u32 = 16;
+pub(in crate::slots) const PASSES: u16 = 16;
 /// The most of them.
-const MOST_PASSES: u32 = 1 << 14;
+const MOST_PASSES: u16 = 1 << 14;
 /// Looks of the keeper that pass over all.
-const LOOKS: u32 = 16;
+const LOOKS: u16 = 16;
 
 /// Which clusters of a device have blocks behind all their slots, and whether others may get some.
 pub(in crate::slots) struct Backing {
     /// Searches that are still to pass over clusters that are not backed.
-    short: AtomicU32,
+    short: AtomicU16,
     /// Searches for which it is short when a write fails next.
-    next: AtomicU32,
+    next: AtomicU16,
     /// Pages still to be written until it is full no more.
-    full: AtomicU32,
+    full: AtomicU16,
     /// Flag: the file system said that it has no room.
     confirmed: AtomicBool,
     /// A bit for each cluster.
@@ -46,9 +46,9 @@ impl Backing {
     pub fn new(clusters: u32) -> Self {
         let words = clusters.div_ceil(u64::BITS);
         Self {
-            short: AtomicU32::new(0),
-            next: AtomicU32::new(PASSES),
-            full: AtomicU32::new(0),
+            short: AtomicU16::new(0),
+            next: AtomicU16::new(PASSES),
+            full: AtomicU16::new(0),
             confirmed: AtomicBool::new(false),
             backed: (0..words).map(|_| AtomicU64::new(0)).collect(),
         }
@@ -67,7 +67,8 @@ impl Backing {
     /// Pages were written. While it is short they went to blocks that it had.
     pub fn wrote(&self, pages: u32) {
         if self.is_full() && !self.is_short() {
-            let less = |left: u32| Some(left.saturating_sub(pages));
+            let pages = pages.min(u16::MAX.into()) as u16;
+            let less = |left: u16| Some(left.saturating_sub(pages));
             let _ = self.full.fetch_update(Relaxed, Relaxed, less);
         }
     }
@@ -103,9 +104,9 @@ impl Backing {
         }
     }
 
-    fn pass_over(&self, searches: u32) {
+    fn pass_over(&self, searches: u16) {
         if self.is_short() {
-            let less = |left: u32| (left > 0).then(|| left.saturating_sub(searches));
+            let less = |left: u16| (left > 0).then(|| left.saturating_sub(searches));
             let _ = self.short.fetch_update(Relaxed, Relaxed, less);
         }
     }
@@ -129,7 +130,7 @@ impl Backing {
     /// A slot of a cluster found no block; whether the device was not short.
     pub fn failed(&self, c: ClusterIndex) -> bool {
         self.lost(c);
-        if self.full.swap(CLUSTER_SLOTS as u32, Relaxed) == 0 {
+        if self.full.swap(CLUSTER_SLOTS as u16, Relaxed) == 0 {
             self.confirmed.store(false, Relaxed);
         }
         // Each page of a batch that failed says so.
