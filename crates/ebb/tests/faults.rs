@@ -308,6 +308,80 @@ exit "$status"
     managed.assert_struck(&["write_error"], what);
 }
 
+/// Another file takes all room while the program grows. The user is told and sees it; the program goes on when there is
+/// room again, or ends for memory if there is none.
+#[test]
+fn a_file_system_that_another_file_fills_meanwhile() {
+    const PROGRAM: &str = "
+import os, sys, time
+pages = [os.urandom(1 << 20) for _ in range(60)]
+first = [page[7] for page in pages]
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.05)
+print('filled', flush=True)
+wait_for(sys.argv[1])
+for _ in range(80):
+    pages.append(os.urandom(1 << 20))
+    first.append(pages[-1][7])
+print('grown', flush=True)
+wait_for(sys.argv[2])
+print([page[7] for page in pages] == first)
+";
+    const SCRIPT: &str = r#"
+at=$0/at; mkdir "$at" && truncate -s 200M "$0/image" && mkfs.ext4 -q "$0/image" || exit 90
+mount -o loop "$0/image" "$at" || exit 90
+until_said() { n=0; until grep -q "$1" "$2"; do n=$((n+1)); [ $n -lt 300 ] || exit 91; sleep 0.1; done; }
+timeout -k 1 100 "$1" run -m 48M --swap "$at" -- python3 -c "$2" "$0/go" "$0/end" >"$0/out" 2>"$0/err" & run=$!
+until_said filled "$0/out"
+free=$(df --output=avail -k "$at" | tail -n 1)
+fallocate -l $((free - 4096))K "$at/other" || exit 90
+touch "$0/go"; begin=$(date +%s)
+until_said 'is full: free room there' "$0/err"
+pid=$(pgrep -P $run); "$1" swap show --json $pid >"$0/shown"
+if [ "$3" = freed ]; then
+    rm "$at/other"; until_said grown "$0/out"
+    sleep 1; "$1" swap show --json $pid >"$0/later"; touch "$0/end"
+fi
+wait $run; status=$?
+echo $(($(date +%s) - begin)) >"$0/took"
+exit $status
+"#;
+    if cannot_page() || lacks("python3") {
+        return;
+    }
+    if !ebb_harness::is_root() {
+        return println!("skipped: only root can mount a file system");
+    }
+    for (then, status) in [("freed", 0), ("stays", 137)] {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let said = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", SCRIPT]).arg(dir.path());
+        let ended = shell.arg(ebb()).args([PROGRAM, then]).status().unwrap();
+        if ended.code() == Some(90) {
+            return println!("skipped: no file system can be mounted here");
+        }
+        let told = said("err");
+        assert_eq!(ended.code(), Some(status), "{then}: {told}");
+        assert_eq!(told.matches("is full: free room").count(), 1, "{told}");
+        let state = |shown: &str| {
+            let shown: serde_json::Value = serde_json::from_str(&said(shown)).unwrap();
+            shown[0]["state"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(state("shown"), "full", "{then}");
+        if status == 0 {
+            assert_eq!(
+                (&*state("later"), &*said("out")),
+                ("on", "filled\ngrown\nTrue\n")
+            );
+        } else {
+            assert!(told.contains("out of memory: "), "{told}");
+            let took: u64 = said("took").trim().parse().unwrap();
+            assert!(took <= 30, "{took} s");
+        }
+    }
+}
+
 #[test]
 fn a_swap_file_truncated_while_in_use() {
     if cannot_page() {

@@ -88,6 +88,6 @@ pub use {
     },
     table::{
         AgeCutoff, Answer, Asked, ChildSlot, Codec, Config, DeviceState, Limits, Mode,
-        ReclaimRequest, SlotNumber, SlotState, Way, Zstd, idle_time, start_threshold,
+        ReclaimRequest, ShareReport, SlotNumber, SlotState, Way, Zstd, idle_time, start_threshold,
     },
 };

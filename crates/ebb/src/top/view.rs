@@ -183,8 +183,13 @@ fn draw_devices(frame: &mut Frame<'_>, area: Rect, state: &State) {
         let bar = bar(20, device.size_bytes, &parts);
         let (used, size) = (human(used), human(device.size_bytes));
         lines.push(Line::raw(format!(
-            "device  [{bar}] {used} of {size}  {}",
-            device.path
+            "device  [{bar}] {used} of {size}  {}{}",
+            device.path,
+            if device.state == "on" {
+                String::new()
+            } else {
+                format!("  {}", device.state)
+            }
         )));
         let cells = stats.maps.get(at).map_or(&[][..], Vec::as_slice);
         lines.push(Line::raw(format!("map     [{}]", map(cells, chosen))));

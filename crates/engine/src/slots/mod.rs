@@ -375,6 +375,7 @@ impl Devices {
                 accepting: d.accepting(),
                 errors: d.failed.load(Relaxed),
                 out: d.errors.load(Relaxed) >= DEVICE_ERROR_LIMIT,
+                full: d.backing().is_full(),
                 rotational: d.rotational,
             })
             .collect()

@@ -56,6 +56,8 @@ pub struct DeviceUsage {
     pub errors: u32,
     /// Flag: errors took it out of service.
     pub out: bool,
+    /// Flag: its file system has no room, as far as is known.
+    pub full: bool,
     /// Flag: all processors have one cursor.
     pub rotational: bool,
 }

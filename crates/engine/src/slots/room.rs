@@ -125,6 +125,13 @@ impl Devices {
         taking.any(|device| self.free_slots(device) >= CLUSTER_SLOTS as u64)
     }
 
+    /// The file system under a device says whether it has room for a cluster: asked while the device is full.
+    pub fn file_system_told(&self, device: DeviceId, has_room: bool) {
+        if let Some(device) = self.device(device) {
+            device.backing().told(has_room);
+        }
+    }
+
     /// Free slots of a device that this process can take: in its own clusters, and in those that
     /// the lender has. What is in use elsewhere, as in clusters that a fork froze, takes none of them.
     pub(super) fn free_slots(&self, device: &Device) -> u64 {

@@ -83,6 +83,7 @@ impl Devices {
         let Some(device) = self.device(device) else {
             return;
         };
+        device.backing().wrote(pages);
         if device.errors.load(Relaxed) == 0 {
             return;
         }

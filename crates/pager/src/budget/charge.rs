@@ -141,10 +141,13 @@ impl Charge {
         (self.unmanaged, self.kernel) != before
     }
 
-    /// Gives back what is charged beyond need, but for `keep` pages.
+    /// Gives back what is charged beyond need, but for `keep` pages. Nothing is kept of what the tree has too much:
+    /// a measure that comes and goes, as of a buffer, would else give the program room beyond the budget each time.
     pub fn settle(&mut self, member: &Member, used: i64, keep: i64) {
         self.give_credit_back(member);
-        let surplus = -self.over(used) - keep;
+        let excess = member.charged() as i64 - member.limit() as i64;
+        let unused = -self.over(used);
+        let surplus = (unused - keep).max(unused.min(excess));
         if surplus > 0 {
             member.uncharge(surplus as u64);
             self.charged -= surplus;
@@ -209,6 +212,29 @@ mod tests {
         assert!(charge.over(used) <= 0);
         charge.begins_with(0);
         charge.check();
+    }
+
+    /// Writes that fail for want of blocks take a buffer each time, which goes when it was idle for a while. What was
+    /// charged for it, limit or not, is no room for the program after that.
+    #[test]
+    fn a_buffer_that_comes_and_goes_is_no_room_over_the_budget() {
+        const BUFFER: i64 = 64;
+        let member = Member::alone(1000, Config::default()).expect("a table");
+        member.start_paging(0);
+        let (mut charge, mut used) = (Charge::new(), 0);
+        for _ in 0..10 {
+            for buffer in [BUFFER, 0] {
+                charge.record_measured(&member, used, used + buffer, 0);
+                let stock = charge.stock();
+                charge.settle(&member, used, stock);
+                // The program takes all that it gets.
+                while charge.reserve(&member, used, 1) {
+                    used += 1;
+                }
+            }
+        }
+        assert!((1000 - BUFFER..=1000).contains(&used), "{used}");
+        assert!(member.charged() as i64 <= 1000 + BUFFER);
     }
 
     /// A credit is as old as the oldest measurement of what it is for: later ones may have counted a part of it.

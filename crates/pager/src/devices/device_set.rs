@@ -26,7 +26,7 @@ use ebb_engine::sync::{Mutex, MutexGuard, lock, try_lock};
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, KeyedLender, Keyring, SlotKeys};
 use ebb_sys::paging::Time;
-use ebb_tree::{Answer, DeviceState, JoinError, MAX_DEVICES, Member};
+use ebb_tree::{Answer, DeviceState, JoinError, MAX_DEVICES, Member, ShareReport};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -42,6 +42,8 @@ const MAX_FAILED_STEPS: u32 = 16;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How often the tree is told what is on the devices.
 const TELL: Duration = Duration::from_millis(20);
+/// How often the file system of a device that is full is asked for room.
+const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 /// How often it is told how full each cluster is, while somebody looks.
 const TELL_MAP: Duration = Duration::from_millis(400);
 
@@ -100,6 +102,8 @@ struct Inner {
     /// The time when it was last tried to act upon one.
     tried: Time,
     reported: Time,
+    /// The time when file systems were last asked for room.
+    room_asked: Time,
     /// The time when it was last told how full each cluster is.
     map_reported: Time,
 }
@@ -155,6 +159,7 @@ impl DeviceSet {
                 asked: None,
                 tried: Time::ZERO,
                 reported: Time::ZERO,
+                room_asked: Time::ZERO,
                 map_reported: Time::ZERO,
             }),
         };
@@ -269,7 +274,8 @@ impl DeviceSet {
         let mut inner = self.lock();
         inner.seen = None;
         // Its clock may be another one's, which is behind (`unshare`).
-        (inner.tried, inner.reported, inner.map_reported) = (Time::ZERO, Time::ZERO, Time::ZERO);
+        (inner.tried, inner.reported, inner.room_asked) = (Time::ZERO, Time::ZERO, Time::ZERO);
+        inner.map_reported = Time::ZERO;
         // The numbers of their descriptors mean nothing here.
         inner
             .closing
@@ -345,6 +351,10 @@ impl DeviceSet {
         }
         self.close(inner, member);
         let busy = self.drain_leaving(inner, member, swap, cpu, &now, memory);
+        if now().saturating_sub(inner.room_asked) > ASK_FOR_ROOM {
+            inner.room_asked = now();
+            self.ask_for_room(inner);
+        }
         if busy || now().saturating_sub(inner.reported) > TELL {
             inner.reported = now();
             self.tell(inner, member);
@@ -629,13 +639,32 @@ impl DeviceSet {
         }
     }
 
+    /// Asks the file systems of devices that are full for room: nobody else may write there for long.
+    fn ask_for_room(&self, inner: &Inner) {
+        let usage = self.devices.usage();
+        for full in usage.iter().filter(|u| u.full) {
+            let attached = inner.attached.iter().find(|a| a.id == full.device);
+            if let Some(has_room) = attached.and_then(|a| a.file.has_blocks()) {
+                self.devices.file_system_told(full.device, has_room);
+            }
+        }
+    }
+
     fn tell(&self, inner: &Inner, member: &Member) {
         let usage = self.devices.usage();
         for attached in &inner.attached {
             if let Some(u) = usage.iter().find(|u| u.device == attached.id) {
                 let used = u.used.saturating_sub(u.bad);
                 let answer = inner.asked.zip(attached.leaving.answer);
-                member.report_share(attached.row, used, u.errors, u.out, answer);
+                let said = ShareReport {
+                    used,
+                    errors: u.errors,
+                    out: u.out,
+                    // One that only reads asks for no room.
+                    full: u.full && !self.reads_only(),
+                    answer,
+                };
+                member.report_share(attached.row, said);
             }
         }
     }

@@ -11,7 +11,6 @@
 
 use crate::fault::fault_service::FaultService;
 use crate::map::page_map::{Page, PageNumber};
-use crate::reclaim::memory_stall::GIVE_UP;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::paging::Kernel;
 use ebb_sys::paging::Time;
@@ -28,7 +27,7 @@ impl<K: Kernel> FaultService<K> {
         let work = self.lock().pages.work();
         let lasted = self.stall.lasted(from, self.now(), work);
         let needs_more = || self.stays().0 + WORK > self.member.budget();
-        if lasted.in_all > GIVE_UP || lasted.check_due && needs_more() {
+        if lasted.is_over || lasted.check_due && needs_more() {
             self.out_of_memory();
         }
     }
@@ -56,6 +55,7 @@ impl<K: Kernel> FaultService<K> {
             ))
         }
         let outside = self.member.outside();
+        let devices = &self.swap_space.devices.devices;
         let advice = if outside > budget / 2 {
             "programs whose memory cannot be managed fill it: raise --memory by what they need"
         } else if !self.member.has_devices() {
@@ -63,9 +63,11 @@ impl<K: Kernel> FaultService<K> {
         } else if !self.member.writeback() {
             "pages may not go to the swap devices (--writeback off): allow that by `ebb limit PID --writeback on` (for \
              one process with --only, as it was forbidden), or raise --memory"
-        } else if self.swap_space.devices.devices.has_room() {
+        } else if devices.has_room() {
             "the rest is what the programs need at once, though there is room for more on the swap devices: raise \
              --memory"
+        } else if devices.usage().iter().any(|device| device.full) {
+            "the file system of a swap device is full: free room there, raise --memory, or give another --swap"
         } else {
             "the swap devices are full or gone: raise --memory, or give a larger --swap"
         };

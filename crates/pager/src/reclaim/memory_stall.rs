@@ -1,4 +1,9 @@
 //! How long memory has stalled the process: room was wanted and not made, while hardly any work was done.
+//!
+//! Work ends a stall. Where it comes in a burst now and then, as some room turns up somewhere, each burst would do
+//! that, and the program would stand still for most of the time for ever. So *dead* time adds up: time that is
+//! stalled after a moment without any work. Other time takes as much of it back. A program that is dead for more
+//! than half of the time is out of memory, however much it does between. One that waits for slow transfers is not.
 
 use ebb_sys::paging::Time;
 use std::sync::{Mutex, PoisonError};
@@ -6,6 +11,12 @@ use std::time::Duration;
 
 /// How long the process is stalled before it is ended.
 pub const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// How long it may be dead, beyond the time that it was not.
+const DEAD: Duration = Duration::from_secs(20);
+
+/// A stall without any work for so long is dead time.
+const MOMENT: Duration = Duration::from_millis(500);
 
 /// So much work ends a stall: a MiB in ten seconds is no progress.
 const PROGRESS: u64 = 256;
@@ -28,6 +39,8 @@ struct Counted {
     lasted: Stalled,
     /// The moment up to which times are counted.
     until: Option<Time>,
+    /// The dead time, less other time.
+    dead: Duration,
     /// The work done when it began, and up to then.
     began: u64,
     work: u64,
@@ -42,6 +55,8 @@ pub struct Stalled {
     idle: Duration,
     /// Flag: that has become longer than [`CHECK_EVERY`], or twice as long, and so on, since the last look.
     pub check_due: bool,
+    /// Flag: it has been so for too long.
+    pub is_over: bool,
 }
 
 impl MemoryStall {
@@ -56,17 +71,16 @@ impl MemoryStall {
     pub fn lasted(&self, from: Time, to: Time, work: u64) -> Stalled {
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if work - counted.began.min(work) >= PROGRESS {
-            *counted = Counted {
-                began: work,
-                ..Counted::default()
-            };
+            counted.lasted = Stalled::default();
+            counted.began = work;
         }
         if std::mem::replace(&mut counted.work, work) != work {
             counted.lasted.idle = Duration::ZERO;
         }
         // Who wants room now and then, and gets it, is not stalled, however little is done.
         let until = counted.until.unwrap_or(from);
-        let pause = from.saturating_sub(until).saturating_sub(ROUND);
+        let apart = from.saturating_sub(until);
+        let pause = apart.saturating_sub(ROUND);
         counted.lasted.in_all = counted.lasted.in_all.saturating_sub(pause);
         counted.lasted.idle = counted.lasted.idle.saturating_sub(pause);
         let from = until.max(from);
@@ -76,6 +90,13 @@ impl MemoryStall {
         counted.lasted.in_all += more;
         counted.lasted.idle += more;
         counted.lasted.check_due = looks(counted.lasted.idle) != seen;
+        let passed = to.saturating_sub(from);
+        let (dead, other) = match counted.lasted.idle > MOMENT {
+            true => (more, pause + passed - more),
+            false => (Duration::ZERO, apart + passed),
+        };
+        counted.dead = (counted.dead + dead).saturating_sub(other);
+        counted.lasted.is_over = counted.lasted.in_all > GIVE_UP || counted.dead > DEAD;
         counted.until = Some(from.max(to));
         counted.lasted
     }
@@ -118,6 +139,49 @@ mod tests {
             let lasted = stall.lasted(at(second * 1000), at(second * 1000 + 50), 0);
             assert!(lasted.in_all <= Duration::from_millis(50), "{lasted:?}");
             stall.check();
+        }
+    }
+
+    /// Ten looks a second while nothing is done, for so many seconds, then so many pages at once, over and over: the
+    /// second in which it is over.
+    fn over_with_bursts(stalled: u64, pages: u64, other: u64) -> Option<u64> {
+        let stall = MemoryStall::default();
+        let (mut ms, mut work) = (0, 0);
+        while ms < 600_000 {
+            for _ in 0..stalled * 10 {
+                let lasted = stall.lasted(at(ms), at(ms + 90), work);
+                stall.check();
+                if lasted.is_over {
+                    return Some(ms / 1000);
+                }
+                ms += 100;
+            }
+            for _ in 0..10 {
+                work += pages / 10;
+                stall.lasted(at(ms), at(ms + 1), work);
+                ms += other * 100;
+            }
+        }
+        None
+    }
+
+    /// As where a little room turns up every few seconds, on a disk that is full.
+    #[test]
+    fn bursts_of_work_do_not_put_the_end_off_for_ever() {
+        let over = over_with_bursts(4, 3000, 1).expect("it is dead for most of the time");
+        assert!((20..60).contains(&over), "{over}");
+        assert_eq!(over_with_bursts(4, 3000, 4), None, "half of the time");
+        assert_eq!(over_with_bursts(60, 0, 1), Some(11), "without any");
+    }
+
+    /// A page a second, each of which waits for a write that takes as long.
+    #[test]
+    fn a_slow_device_is_not_dead() {
+        let stall = MemoryStall::default();
+        for second in 0..80 {
+            let (from, to) = (at(second * 1000), at(second * 1000 + 990));
+            assert!(!stall.lasted(from, to, second).is_over, "{second}");
+            assert_eq!(stall.0.lock().unwrap().dead, Duration::ZERO);
         }
     }
 

@@ -29,7 +29,7 @@ use crate::Facts;
 use crate::transfer::batch::{Cursor, Round, Shape};
 use crate::transfer::bounce::Bounce;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_engine::{Node, PAGE_SIZE};
+use ebb_engine::{CLUSTER_SLOTS, Node, PAGE_SIZE};
 use ebb_sys::{block_device, clock};
 use errno::classify;
 use lane::Lane;
@@ -146,6 +146,17 @@ impl FileStore {
     /// The facts it was made with.
     pub fn facts(&self) -> Facts {
         self.facts
+    }
+
+    /// Whether the file system says that it has room for a cluster of slots more; none for a block device, or where
+    /// it does not say.
+    pub fn has_blocks(&self) -> Option<bool> {
+        if self.facts.block || !ours() {
+            return None;
+        }
+        let fd = self.fd.read().unwrap_or_else(PoisonError::into_inner);
+        let space = rustix::fs::fstatvfs(&*fd).ok()?;
+        Some(space.f_bavail.saturating_mul(space.f_frsize) >= CLUSTER_SLOTS as u64 * PAGE)
     }
 
     /// The system's error number of the last transfer that failed, for messages.

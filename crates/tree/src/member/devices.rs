@@ -18,7 +18,7 @@ use super::{JoinError, Member};
 use crate::MAX_DEVICES;
 use crate::lease::Leases;
 use crate::protocol::{self, GivenDevice};
-use crate::table::{Answer, DeviceRow, DeviceState, clusters_of, create_leases, map_leases};
+use crate::table::{DeviceRow, DeviceState, ShareReport, clusters_of, create_leases, map_leases};
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
 use rustix::io::Errno;
@@ -173,7 +173,7 @@ impl Member {
             held[row] = None;
             drop(held);
             let slot = self.table.slot(self.slot());
-            slot.shares[row].report(0, 0, false, None);
+            slot.shares[row].report(ShareReport::default());
             slot.attached.fetch_and(!(1 << row), SeqCst);
             self.connection.send(&protocol::POKE_PACKET);
         }
@@ -204,18 +204,9 @@ impl Member {
         shares.filter(|share| share.used.load(Relaxed) > 0).count() as u64
     }
 
-    /// Reports this process's share of a device: `used` slots, write errors, and whether it gave the device
-    /// up for them. `answer` is its answer to being asked to leave the device, with the last change of the
-    /// devices that it has seen.
-    pub fn report_share(
-        &self,
-        row: usize,
-        used: u32,
-        errors: u32,
-        out: bool,
-        answer: Option<(u64, Answer)>,
-    ) {
-        self.table.slot(self.slot()).shares[row].report(used, errors, out, answer);
+    /// Reports this process's share of a device.
+    pub fn report_share(&self, row: usize, said: ShareReport) {
+        self.table.slot(self.slot()).shares[row].report(said);
     }
 
     /// Whether somebody looks at the map of clusters: how full they are is to be said.

@@ -2,11 +2,12 @@
 //! and telling the user of those that fail.
 //!
 use super::clients::answer;
+use super::full_device::FullDevice;
 use super::removal::Removal;
 use super::{SetupDevice, Supervisor};
 use crate::lease::Leases;
 use crate::protocol::{self, GivenDevice, Reply, Request};
-use crate::table::{SlotNumber, VERSION, clusters_of, create_leases};
+use crate::table::{ShareReport, SlotNumber, VERSION, clusters_of, create_leases};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
 use ebb_stores::{OpenError, PendingHeader, is_open_as};
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
+use std::time::Instant;
 
 /// Opens a SPEC given while the tree runs. It changes nothing: the header is to be written before data is.
 pub type Opener =
@@ -35,6 +37,7 @@ pub(super) struct TreeDevice {
     pub warned_errors: bool,
     /// Flag: the user knows that a process gave it up.
     pub warned_given_up: bool,
+    pub full: FullDevice,
     pub removal: Option<Removal>,
 }
 
@@ -59,7 +62,7 @@ pub struct DeviceShown {
     pub rotational: bool,
     /// Flag: freed clusters are discarded.
     pub discard: bool,
-    /// "on", or "leaving" while it is being removed.
+    /// "on", "full" while its file system has no room, or "leaving" while it is being removed.
     pub state: String,
     /// Writes that failed.
     pub write_errors: u64,
@@ -89,6 +92,7 @@ impl TreeDevice {
             past_errors: 0,
             warned_errors: false,
             warned_given_up: false,
+            full: FullDevice::default(),
             removal: None,
         })
     }
@@ -273,6 +277,29 @@ impl Supervisor {
         out.count() as u64
     }
 
+    /// Whether a process finds the file system of a device full.
+    fn is_full(&self, n: usize) -> bool {
+        let mut slots = self.table.taken();
+        slots.any(|(slot, _)| self.table.slot(slot).shares[n].is_full())
+    }
+
+    /// Tells the user of devices whose file system is full.
+    pub(super) fn warn_of_full_devices(&mut self) {
+        let (us, now) = (std::process::id(), Instant::now());
+        for n in 0..MAX_DEVICES {
+            let is_full = self.is_full(n);
+            let Some(row) = &mut self.rows[n] else {
+                continue;
+            };
+            if row.full.saw(is_full, now) {
+                let (serial, name) = (row.serial, row.name.clone());
+                self.notice(&format!(
+                    "the file system of swap device {serial}, {name}, is full: free room there, or `ebb swap on SPEC {us}` adds another; until then pages stay in RAM, and programs may wait or be ended for memory"
+                ));
+            }
+        }
+    }
+
     /// Tells the user of devices that fail, each once when it begins and once when a process
     /// gives it up.
     pub(super) fn warn_of_errors(&mut self) {
@@ -311,7 +338,7 @@ impl Supervisor {
             if let Some(row) = row {
                 row.past_errors += u64::from(share.errors.load(SeqCst));
             }
-            share.report(0, 0, false, None);
+            share.report(ShareReport::default());
         }
     }
 
@@ -337,10 +364,10 @@ impl Supervisor {
                 node: row.facts.node().map(|node| node.0),
                 rotational: row.facts.rotational,
                 discard: row.facts.wants_discard,
-                state: if row.removal.is_some() {
-                    "leaving"
-                } else {
-                    "on"
+                state: match () {
+                    () if row.removal.is_some() => "leaving",
+                    () if self.is_full(n) => "full",
+                    () => "on",
                 }
                 .into(),
                 write_errors: self.errors(n),

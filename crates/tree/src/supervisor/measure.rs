@@ -232,6 +232,7 @@ impl Supervisor {
         self.refill_spare();
         self.check_removals();
         self.warn_of_errors();
+        self.warn_of_full_devices();
         let moving = self.has_removals() || self.reduction.is_some();
         let slowest = if moving { CHECK_INTERVAL } else { SLOWEST };
         self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);

@@ -24,6 +24,7 @@ mod connections;
 mod descendants;
 mod devices;
 mod exits;
+mod full_device;
 mod helpers;
 mod inherited_limits;
 mod limits;

@@ -76,8 +76,23 @@ pub(crate) struct Share {
     /// Write errors that it met.
     pub errors: AtomicU32,
     /// The rest of its report. Bits 0..32: pages. 32..34: the [`Answer`] they belong to, if any. 34: it
-    /// takes no room there any more, for errors. 35..: the change of the devices that it answers.
+    /// takes no room there any more, for errors. 35: it finds the file system there full. 36..: the change of the devices that it answers.
     said: AtomicU64,
+}
+
+/// What a process says of its share.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ShareReport {
+    /// Slots in use.
+    pub used: u32,
+    /// Write errors that it met.
+    pub errors: u32,
+    /// Flag: it takes no room there any more, for errors.
+    pub out: bool,
+    /// Flag: the file system there has no room.
+    pub full: bool,
+    /// The answer to being asked to leave, with the number of the last change of the devices that it has seen.
+    pub answer: Option<(u64, Answer)>,
 }
 
 /// The answer of a process that is to leave a device.
@@ -94,26 +109,33 @@ pub enum Answer {
 
 impl Share {
     const OUT: u64 = 1 << 34;
-    const CHANGE: u32 = 35;
+    const FULL: u64 = 1 << 35;
+    const CHANGE: u32 = 36;
 
-    /// An answer comes with the number of the last change of the devices that the process has seen.
-    pub fn report(&self, used: u32, errors: u32, out: bool, answer: Option<(u64, Answer)>) {
-        let (change, kind, pages) = match answer {
+    /// Notes what the process says.
+    pub fn report(&self, said: ShareReport) {
+        let (change, kind, pages) = match said.answer {
             None => (0, 0, 0),
             Some((change, Answer::Wants(pages))) => (change, 1, pages),
             Some((change, Answer::NoRoom(pages))) => (change, 2, pages),
             Some((change, Answer::Stuck(pages))) => (change, 3, pages),
         };
-        self.used.store(used, Relaxed);
-        self.errors.store(errors, Relaxed);
-        let out = if out { Self::OUT } else { 0 };
-        let said = change << Self::CHANGE | out | kind << 32 | u64::from(pages);
+        self.used.store(said.used, Relaxed);
+        self.errors.store(said.errors, Relaxed);
+        let out = if said.out { Self::OUT } else { 0 };
+        let full = if said.full { Self::FULL } else { 0 };
+        let said = change << Self::CHANGE | full | out | kind << 32 | u64::from(pages);
         self.said.store(said, SeqCst);
     }
 
     /// Whether the process takes no room there any more.
     pub fn is_out(&self) -> bool {
         self.said.load(SeqCst) & Self::OUT != 0
+    }
+
+    /// Whether the process finds the file system there full.
+    pub fn is_full(&self) -> bool {
+        self.said.load(SeqCst) & Self::FULL != 0
     }
 
     /// The process's answer to a change of the devices, or to a later one.
@@ -157,11 +179,17 @@ mod tests {
     fn a_share_carries_everything() {
         let (table, _fd) = Table::create(100, Config::default()).unwrap();
         let share = &table.slots[0].shares[0];
-        for out in [false, true] {
+        for (out, full) in [(false, true), (true, false)] {
             for answer in [Answer::Wants(4), Answer::NoRoom(5), Answer::Stuck(u32::MAX)] {
                 for change in [1, 7, 1 << 29, u64::MAX] {
-                    share.report(1, 2, out, Some((change, answer)));
-                    assert_eq!(share.is_out(), out);
+                    share.report(ShareReport {
+                        used: 1,
+                        errors: 2,
+                        out,
+                        full,
+                        answer: Some((change, answer)),
+                    });
+                    assert_eq!((share.is_out(), share.is_full()), (out, full));
                     // Not to what came later.
                     for (asked, said) in [
                         (change - 1, Some(answer)),
@@ -172,8 +200,12 @@ mod tests {
                     }
                 }
             }
-            share.report(1, 2, out, None);
+            share.report(ShareReport {
+                out,
+                ..ShareReport::default()
+            });
             assert_eq!((share.is_out(), share.answer_to(0)), (out, None));
+            assert!(!share.is_full());
         }
     }
 }

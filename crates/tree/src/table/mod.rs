@@ -33,7 +33,7 @@ pub(crate) use area::{clusters_of, create_leases, map_leases};
 pub use ask::{AgeCutoff, Asked, ReclaimRequest};
 pub use config::{Codec, Config, Zstd};
 pub(crate) use device::DeviceRow;
-pub use device::{Answer, DeviceState};
+pub use device::{Answer, DeviceState, ShareReport};
 pub(crate) use limits::LimitWords;
 pub use limits::Limits;
 pub use pools::PoolLimit;
@@ -57,7 +57,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 19;
+pub(crate) const VERSION: u32 = 20;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,8 @@ use ebb_engine::env::Lender;
 use ebb_engine::random::Random;
 use ebb_sys::userfaultfd::Userfaultfd;
 use ebb_tree::{
-    Answer, ChildSlot, Codec, Config, DeviceState, JoinError, Member, Mode, SlotState, Way,
+    Answer, ChildSlot, Codec, Config, DeviceState, JoinError, Member, Mode, ShareReport, SlotState,
+    Way,
 };
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -629,9 +630,20 @@ fn holds_up(late: bool) {
 fn erring() {
     let (member, devices) = join();
     let row = devices[0].row;
-    member.report_share(row, 5, 3, false, None);
+    let failed = |errors, out| {
+        member.report_share(
+            row,
+            ShareReport {
+                used: 5,
+                errors,
+                out,
+                ..ShareReport::default()
+            },
+        );
+    };
+    failed(3, false);
     wait_line();
-    member.report_share(row, 5, 16, true, None);
+    failed(16, true);
     wait_line();
     exit_now(0);
 }
@@ -652,7 +664,14 @@ fn leaver(pages: u32) {
             }
             _ => None,
         };
-        member.report_share(row, pages, 0, false, answer);
+        member.report_share(
+            row,
+            ShareReport {
+                used: pages,
+                answer,
+                ..ShareReport::default()
+            },
+        );
         seen = member.wait(seen, Some(Duration::from_secs(1)));
     }
 }

@@ -10,27 +10,34 @@
 //! again while no write fails. A thread that waits for room searches all the time, so looks of the keeper, which
 //! are rare, pass over a sixteenth of them. A discard of a backed cluster ends the shortage at once.
 //!
+//! A device is *full* from a write that failed so until a cluster's worth of pages was written while it was not short,
+//! or until the file system has room again by its own word. Users are told of that.
+//!
 //! Both are hints: a wrong one costs a write that fails, after which it is right. So a cluster that comes
 //! from the lender is not backed, nor is one that was never full.
 
-use crate::types::ClusterIndex;
+use crate::types::{CLUSTER_SLOTS, ClusterIndex};
 // Hints, on which no model depends: each of them would make every model longer.
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 
 /// Searches for which a device stays short at first. A processor of which another device takes the pages searches
 /// once for each cluster; where there is no other device, once for each batch of pages.
-pub(in crate::slots) const PASSES: u32 = 16;
+pub(in crate::slots) const PASSES: u16 = 16;
 /// The most of them.
-const MOST_PASSES: u32 = 1 << 14;
+const MOST_PASSES: u16 = 1 << 14;
 /// Looks of the keeper that pass over all.
-const LOOKS: u32 = 16;
+const LOOKS: u16 = 16;
 
 /// Which clusters of a device have blocks behind all their slots, and whether others may get some.
 pub(in crate::slots) struct Backing {
     /// Searches that are still to pass over clusters that are not backed.
-    short: AtomicU32,
+    short: AtomicU16,
     /// Searches for which it is short when a write fails next.
-    next: AtomicU32,
+    next: AtomicU16,
+    /// Pages still to be written until it is full no more.
+    full: AtomicU16,
+    /// Flag: the file system said that it has no room.
+    confirmed: AtomicBool,
     /// A bit for each cluster.
     backed: Box<[AtomicU64]>,
 }
@@ -39,8 +46,10 @@ impl Backing {
     pub fn new(clusters: u32) -> Self {
         let words = clusters.div_ceil(u64::BITS);
         Self {
-            short: AtomicU32::new(0),
-            next: AtomicU32::new(PASSES),
+            short: AtomicU16::new(0),
+            next: AtomicU16::new(PASSES),
+            full: AtomicU16::new(0),
+            confirmed: AtomicBool::new(false),
             backed: (0..words).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -48,6 +57,37 @@ impl Backing {
     /// Whether clusters that are not backed are passed over.
     pub fn is_short(&self) -> bool {
         self.short.load(Relaxed) > 0
+    }
+
+    /// Whether a write found no block, and nothing says yet that there are some again.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Relaxed) > 0
+    }
+
+    /// Pages were written. While it is short they went to blocks that it had.
+    pub fn wrote(&self, pages: u32) {
+        if self.is_full() && !self.is_short() {
+            let pages = pages.min(u16::MAX.into()) as u16;
+            let less = |left: u16| Some(left.saturating_sub(pages));
+            let _ = self.full.fetch_update(Relaxed, Relaxed, less);
+        }
+    }
+
+    /// The file system says whether it has room for a cluster. That there is some means nothing where it said so all
+    /// the time: a quota may be what is used up.
+    pub fn told(&self, has_room: bool) {
+        if !self.is_full() {
+            return;
+        }
+        if self.confirmed.swap(!has_room, Relaxed) && has_room {
+            self.has_room_again();
+        }
+    }
+
+    fn has_room_again(&self) {
+        self.short.store(0, Relaxed);
+        self.next.store(PASSES, Relaxed);
+        self.full.store(0, Relaxed);
     }
 
     /// A search of the device begins.
@@ -64,9 +104,9 @@ impl Backing {
         }
     }
 
-    fn pass_over(&self, searches: u32) {
+    fn pass_over(&self, searches: u16) {
         if self.is_short() {
-            let less = |left: u32| (left > 0).then(|| left.saturating_sub(searches));
+            let less = |left: u16| (left > 0).then(|| left.saturating_sub(searches));
             let _ = self.short.fetch_update(Relaxed, Relaxed, less);
         }
     }
@@ -90,6 +130,9 @@ impl Backing {
     /// A slot of a cluster found no block; whether the device was not short.
     pub fn failed(&self, c: ClusterIndex) -> bool {
         self.lost(c);
+        if self.full.swap(CLUSTER_SLOTS as u16, Relaxed) == 0 {
+            self.confirmed.store(false, Relaxed);
+        }
         // Each page of a batch that failed says so.
         if self.is_short() {
             return false;
@@ -108,8 +151,7 @@ impl Backing {
     /// The device has discarded a cluster: there is room for as much as that had.
     pub fn discarded(&self, c: ClusterIndex) {
         if self.lost(c) {
-            self.short.store(0, Relaxed);
-            self.next.store(PASSES, Relaxed);
+            self.has_room_again();
         }
     }
 

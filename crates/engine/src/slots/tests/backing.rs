@@ -1,7 +1,9 @@
 //! Devices whose file system has no block left.
 
 use super::*;
-use crate::slots::device::backing::PASSES;
+use crate::slots::device::backing;
+
+const PASSES: u32 = backing::PASSES as u32;
 
 /// Two devices of so many clusters, the first with one full cluster, whose slots `0..512` are returned.
 fn two(clusters: u64) -> (Devices, ExtentList) {
@@ -155,5 +157,39 @@ fn a_device_without_blocks_borrows_nothing() {
         assert_eq!(next(&devices, 1000 + i), Err(AllocError::Full));
     }
     assert_eq!(lender.free_clusters(), free);
+    devices.check();
+}
+
+/// Users are told of it. It passes by pages that are written, while none fails, or by the word of the file system.
+#[test]
+fn a_device_without_blocks_is_full_until_it_has_some() {
+    let (devices, id) = one(4 * 512, Options::default());
+    let is_full = || devices.usage()[0].full;
+    let fill = |from: u32| {
+        let slot = (from..).find_map(|i| next(&devices, i).ok()).unwrap();
+        fail(&devices, slot);
+    };
+    devices.wrote(id, 512);
+    devices.file_system_told(id, false);
+    assert!(!is_full());
+    fill(0);
+    assert!(is_full());
+    // While it is short, only what has blocks is written.
+    devices.wrote(id, 512);
+    assert!(is_full());
+    (1..PASSES).for_each(|i| assert!(next(&devices, i).is_err()));
+    next(&devices, 100).unwrap();
+    devices.wrote(id, 511);
+    assert!(is_full());
+    devices.wrote(id, 1);
+    assert!(!is_full());
+    // One that says all the time that there is room does not know: a quota is used up.
+    fill(200);
+    devices.file_system_told(id, true);
+    assert!(is_full());
+    devices.file_system_told(id, false);
+    assert!(is_full() && next(&devices, 300).is_err());
+    devices.file_system_told(id, true);
+    assert!(!is_full() && next(&devices, 301).is_ok(), "at once");
     devices.check();
 }
