@@ -10,5 +10,6 @@ pub mod mlock;
 pub mod mmap;
 pub mod mremap;
 pub mod mremap_pieces;
+pub mod pin;
 pub mod user_change;
 pub mod vfork_proxy;

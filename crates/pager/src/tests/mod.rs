@@ -11,4 +11,5 @@ mod fault;
 mod fork;
 mod keeper;
 pub mod machine;
+mod pin;
 mod syscalls;

@@ -129,15 +129,8 @@ pub unsafe extern "C" fn pkey_mprotect(
     prot: c_int,
     key: c_int,
 ) -> c_int {
-    if key == -1 {
-        // SAFETY: without a key it is the plain call.
-        return unsafe { mprotect(addr, len, prot) };
-    }
     // SAFETY: as above.
-    status(|| unsafe {
-        hooks::exclude(addr as usize, len);
-        ebb_sys::memory::pkey_mprotect(addr as usize, len, prot, key).map_err(|e| e.0)
-    })
+    status(|| unsafe { hooks::pkey_mprotect(addr as usize, len, (prot, key)) })
 }
 
 /// The break of the last `brk` or `sbrk`; 0 before the first, when the kernel is asked.
