@@ -5,7 +5,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ebb_pager::hooks;
-use ebb_sys::memory::PAGE;
+use ebb_sys::memory::{self as memory_of, PAGE};
 use ebb_sys::userfaultfd::{UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
 use ebb_sys::{Errno, raw};
 
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     status(|| unsafe { hooks::mprotect(addr as usize, len, prot) })
 }
 
-/// Memory under a protection key is not paged: a service thread may lack the key's rights.
+/// Memory under a protection key is not paged.
 ///
 /// # Safety
 /// `pkey_mprotect(2)`'s.
@@ -275,9 +275,12 @@ pub(crate) unsafe fn memory_ioctl(
     if argument.is_null() {
         return None;
     }
-    let area = argument.cast::<u64>().wrapping_add(before);
-    // SAFETY: the kernel would read it.
-    let [start, len] = unsafe { area.cast::<[u64; 2]>().read_unaligned() };
+    let mut area = [0; 16];
+    let at = argument.cast::<u64>().wrapping_add(before).addr();
+    // The kernel says what is wrong with it.
+    memory_of::read_own(at, &mut area).ok()?;
+    let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().expect("a word"));
+    let (start, len) = (word(&area[..8]), word(&area[8..]));
     let (start, end) = (start as usize, start.saturating_add(len) as usize);
     if request as u32 == UNREGISTER {
         // SAFETY: as above.
