@@ -323,6 +323,10 @@ pub trait Kernel: Sync + Sized + 'static {
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno>;
     /// The same, which the child has too.
     fn reserve(&self, len: usize) -> Result<usize, Errno>;
+    /// Whether the program has a limit of addresses or of data, which memory of the pager's own counts against.
+    fn has_limited_memory(&self) -> bool {
+        false
+    }
     /// A word that is zero in each forked child; none where the system refuses it.
     fn word_of_process(&self) -> Option<&'static AtomicU32>;
     /// Calls `act` while no memory of ours is mapped, if none lies in `range`; else the first part that does.

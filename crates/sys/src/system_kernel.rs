@@ -440,6 +440,9 @@ impl Kernel for SystemKernel {
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
         memory::reserve_alone(len)
     }
+    fn has_limited_memory(&self) -> bool {
+        memory::heap::is_limited()
+    }
     fn word_of_process(&self) -> Option<&'static AtomicU32> {
         program::word_of_process()
     }

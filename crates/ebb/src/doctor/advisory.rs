@@ -132,21 +132,25 @@ fn signatures() -> Check {
     }
 }
 
-/// Each process has a staging area and tables, which take far more addresses than memory.
+/// Each process has a staging area and tables, which take far more addresses than memory. They are private and may be
+/// written, so they count as data too.
 fn addresses() -> Check {
+    use rustix::process::{Resource, getrlimit};
     const LEAST: u64 = 8 << 30;
-    match rustix::process::getrlimit(rustix::process::Resource::As).current {
-        Some(bytes) if bytes < LEAST => Check::not(
-            "addresses",
-            Verdict::Limited,
-            format!(
-                "a process may have {} MiB of addresses: its program shares them with the staging area and tables",
-                bytes >> 20
-            ),
-            "`ulimit -v unlimited`",
-        ),
-        _ => Check::ok("addresses", "as many as a program needs"),
-    }
+    let limits = [
+        (Resource::As, "addresses", "`ulimit -v unlimited`"),
+        (Resource::Data, "data", "`ulimit -d unlimited`"),
+    ];
+    let low = |(limit, what, fix)| {
+        let bytes = getrlimit(limit).current.filter(|bytes| *bytes < LEAST)?;
+        let why = format!(
+            "a process may have {} MiB of {what}: its program shares them with the staging area and tables",
+            bytes >> 20
+        );
+        Some(Check::not("addresses", Verdict::Limited, why, fix))
+    };
+    let low = limits.into_iter().find_map(low);
+    low.unwrap_or_else(|| Check::ok("addresses", "as many as a program needs"))
 }
 
 /// Each process that pages has a keeper and a service thread for each processor.
