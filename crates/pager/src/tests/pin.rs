@@ -28,30 +28,29 @@ fn what_two_hold_stays_until_the_last_is_gone() {
     let mut machine = Machine::new(1024);
     let start = written(&mut machine);
     let (stack, mutex) = (start + 100, start + 3 * PAGE + 200);
-    // SAFETY: memory of the kernel in memory, here and below.
-    unsafe {
-        assert!(machine.pager.hold_stack(stack, 3 * PAGE));
-        machine.pager.hold_mutex(mutex);
-    }
+    machine.call(|pager| {
+        // SAFETY: memory of the kernel in memory, here and below.
+        unsafe {
+            assert!(pager.hold_stack(stack, 3 * PAGE));
+            pager.hold_mutex(mutex);
+        }
+    });
     assert_eq!(pinned(&machine, start), [0, 1, 2, 3]);
-    machine.pager.stack_begins(stack);
+    machine.call(|pager| pager.stack_begins(stack));
     machine.pager.end_holders();
     assert_eq!(pinned(&machine, start), [0, 1, 2, 3], "its thread lives");
     // SAFETY: as above.
-    assert!(unsafe { machine.pager.hold_stack(start + 200, 2 * PAGE) });
+    let other = machine.call(|pager| unsafe { pager.hold_stack(start + 200, 2 * PAGE) });
     machine.pager.end_holders();
-    assert_eq!(
-        pinned(&machine, start),
-        [0, 1, 2, 3],
-        "another has its place"
-    );
-    machine.pager.stack_is_unused(start + 200);
+    assert!(other);
+    assert_eq!(pinned(&machine, start), [0, 1, 2, 3]);
+    machine.call(|pager| pager.stack_is_unused(start + 200));
     machine.pager.end_holders();
     assert_eq!(pinned(&machine, start), [3]);
     machine.reclaim(256);
     assert!(!machine.kernel.is_present(start));
     assert!(machine.kernel.is_present(mutex));
-    machine.pager.mutex_is_gone(mutex);
+    machine.call(|pager| pager.mutex_is_gone(mutex));
     machine.pager.end_holders();
     assert!(pinned(&machine, start).is_empty());
     machine.read_all();
