@@ -19,7 +19,7 @@ use ebb_engine::swap::Swap;
 pub struct State {
     /// The managed ranges.
     pub ranges: Ranges,
-    /// Who needs memory to stay.
+    /// The threads and mutexes that need memory to stay.
     pub holders: Holders,
     /// The pages of the ranges: where each is, and when it leaves.
     pub pages: Pages,

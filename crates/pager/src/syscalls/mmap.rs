@@ -270,8 +270,8 @@ impl<K: Kernel> Pager<K> {
         prot: (i32, i32),
     ) -> Outcome<()> {
         match self.executor(MemoryCall::Protect { addr, len, prot }) {
-            // SAFETY: as above.
             Executor::Direct => {
+                // SAFETY: as above.
                 unsafe { self.kernel.pkey_mprotect(addr, len, prot.0, prot.1) }.map_err(errno)
             }
             Executor::Done(outcome) => outcome.map(drop),
