@@ -74,6 +74,55 @@ fn an_exec_that_holds_robust_mutexes_in_memory_that_is_out() {
     );
 }
 
+/// What stayed while it was needed is memory like any other afterwards: from before the process pages, and after.
+#[test]
+fn memory_that_had_to_stay_for_a_while() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("released");
+    for part in ["joined", "detached", "mutexes", "neighbours"] {
+        let job = Job::new([program.as_os_str(), part.as_ref(), "48".as_ref()])
+            .time_limit(Duration::from_secs(60));
+        let alone = free(&job, part);
+        for options in [&[][..], &["--eager"]] {
+            let managed = Under::budget(32 * MIB).options(options).run(&job);
+            managed.assert_same(&alone, part);
+            managed.assert_paged_within_budget(part);
+            managed.assert_quiet(part);
+        }
+    }
+}
+
+/// Memory that a call named in vain can leave as before; a bad pointer is the kernel's to judge; and advice that
+/// memory be left is no more heard by one call than by the other.
+#[test]
+fn memory_calls_that_are_refused() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("refused_calls").as_os_str(), "48".as_ref()])
+        .time_limit(Duration::from_secs(60));
+    let alone = free(&job, "refused");
+    for options in [&[][..], &["--eager"]] {
+        let managed = Under::budget(32 * MIB).options(options).run(&job);
+        managed.assert_same(&alone, "refused");
+        managed.assert_paged_within_budget("refused");
+        let touched = |line: &str| {
+            line.strip_prefix("touched ")?
+                .rsplit(' ')
+                .next()?
+                .parse()
+                .ok()
+        };
+        let touched: Vec<u64> = managed.run.stderr.lines().filter_map(touched).collect();
+        assert!(
+            touched.len() == 4 && touched.iter().all(|kib| *kib > 0),
+            "{touched:?}"
+        );
+    }
+}
+
 /// Lengths that no memory has: as without `ebb`, and no sum of ours overflows. With checks for that it is a
 /// failure in a build that has them.
 #[test]

@@ -7,7 +7,7 @@ use crate::threads::{Call, Disturbance, Event, Threads};
 use ebb_sys::Errno;
 use ebb_sys::memory::page_up;
 use ebb_sys::pagemap::Mapped;
-use ebb_sys::paging::{Entry, Kernel, MemoryDescriptors, Time};
+use ebb_sys::paging::{Entry, Kernel, MemoryDescriptors, NO_KEY, Time};
 use ebb_sys::program::Gone;
 use ebb_sys::thread::{TaskName, Urgency};
 use ebb_sys::userfaultfd::Fault;
@@ -781,6 +781,20 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         let changed = hole.map_or(len, |at| at - addr);
         tables.change(addr, changed, |m| m.prot = prot);
         hole.map_or(Ok(()), |_| Err(Errno(libc::ENOMEM)))
+    }
+    unsafe fn pkey_mprotect(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        key: i32,
+    ) -> Result<(), Errno> {
+        match key {
+            // The program has one key beside the first.
+            // SAFETY: passed on to the caller.
+            NO_KEY..=1 => unsafe { self.mprotect(addr, len, prot) },
+            _ => Err(Errno(libc::EINVAL)),
+        }
     }
     unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
         let mut tables = match SPLITTING.contains(&advice) {

@@ -114,6 +114,21 @@ pub fn make_ready() {
     PAGER.make_ready();
 }
 
+/// The calling thread is the one that runs on a stack of the program's: see [`hold_stack`].
+pub fn stack_begins(start: usize) {
+    PAGER.stack_begins(start);
+}
+
+/// The thread of such a stack could not be made.
+pub fn stack_is_unused(start: usize) {
+    PAGER.stack_is_unused(start);
+}
+
+/// A mutex was destroyed, a robust one perhaps.
+pub fn mutex_is_gone(addr: usize) {
+    PAGER.mutex_is_gone(addr);
+}
+
 macro_rules! hooks {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         $(#[$doc])*
@@ -141,7 +156,9 @@ hooks! {
     munmap(addr: usize, len: usize) -> Outcome<()>;
     /// `mremap(2)`. Requires: as the system call.
     mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new_addr: usize) -> Outcome<usize>;
-    /// `mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
+    /// `pkey_mprotect(2)`, with a protection and a key. Requires: as the system call.
+    pkey_mprotect(addr: usize, len: usize, prot: (i32, i32)) -> Outcome<()>;
+    /// `mprotect(2)`. Requires: as the system call.
     mprotect(addr: usize, len: usize, prot: i32) -> Outcome<()>;
     /// `madvise(2)`. Requires: as the system call.
     madvise(addr: usize, len: usize, advice: i32) -> Outcome<()>;
@@ -157,7 +174,11 @@ hooks! {
     mlockall(flags: i32) -> Outcome<()>;
     /// `munlockall(2)`. Requires: as the system call.
     munlockall() -> Outcome<()>;
-    /// Names a range that must never be paged, such as a thread's stack that the program gave.
-    /// Requires: the range is mapped.
+    /// Names memory that must never be paged: the kernel stores words there. Requires: the range is mapped.
     exclude(addr: usize, len: usize) -> ();
+    /// A thread is about to be made on a stack of the program's. True: [`stack_begins`] follows in that thread, or
+    /// [`stack_is_unused`]. Requires: the range is mapped.
+    hold_stack(addr: usize, len: usize) -> bool;
+    /// A robust mutex is about to be made. Requires: it is mapped.
+    hold_mutex(addr: usize) -> ();
 }

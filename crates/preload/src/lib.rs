@@ -34,6 +34,7 @@
 //! | `malloc::foreign_malloc::FOREIGN` | `free` is called with an address alone |
 //! | `memory::calls::BREAK` | the kernel has one break for the process, and `sbrk` counts from it |
 //! | `process::exec::REMEMBERED`, `process::exec_policy::ASKED` | known to the constructor alone; any exec reads them |
+//! | `process::robust_mutex::ANY` | mutexes are destroyed by whoever likes, mostly where there was no robust one |
 //! | `process::fork::TURN`, `FORKER`, `HOLDS`, `SIGNALS` | handlers of a fork have no argument to pass on |
 //! | `process::fork::WORDS` | the kernel writes there during a fork, in place of the program's words |
 //! | `process::copied_vfork::WAITS`, `HELD`, `HELD_INODE` | a fork's thread waits behind a handler without an argument; a child finds its own |

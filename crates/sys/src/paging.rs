@@ -29,6 +29,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+/// A call without a protection key: memory keeps the one it has.
+pub const NO_KEY: i32 = -1;
+
 /// A moment: the time since some fixed one, the same in all processes. It never goes back.
 pub type Time = Duration;
 
@@ -114,6 +117,10 @@ pub trait Kernel: Sync + Sized + 'static {
     fn watch_program(&self) -> Result<(), Errno>;
     /// The program's number.
     fn program(&self) -> u32;
+    /// Whether the program has such a thread. Where nothing tells: yes.
+    fn thread_lives(&self, _thread: u32) -> bool {
+        true
+    }
     /// Processor time that the program's threads have used; none: it is not known.
     fn program_time(&self) -> Option<Duration> {
         None
@@ -236,6 +243,23 @@ pub trait Kernel: Sync + Sized + 'static {
     /// # Safety
     /// As the system call.
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno>;
+    /// `pkey_mprotect(2)`; by itself as where there are no keys but the first.
+    ///
+    /// # Safety
+    /// As the system call.
+    unsafe fn pkey_mprotect(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        key: i32,
+    ) -> Result<(), Errno> {
+        match key {
+            // SAFETY: passed on to the caller.
+            NO_KEY | 0 => unsafe { self.mprotect(addr, len, prot) },
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    }
     /// `madvise(2)`.
     ///
     /// # Safety
@@ -299,6 +323,10 @@ pub trait Kernel: Sync + Sized + 'static {
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno>;
     /// The same, which the child has too.
     fn reserve(&self, len: usize) -> Result<usize, Errno>;
+    /// Whether the program has a limit of addresses or of data, which memory of the pager's own counts against.
+    fn has_limited_memory(&self) -> bool {
+        false
+    }
     /// A word that is zero in each forked child; none where the system refuses it.
     fn word_of_process(&self) -> Option<&'static AtomicU32>;
     /// Calls `act` while no memory of ours is mapped, if none lies in `range`; else the first part that does.

@@ -10,7 +10,7 @@ use crate::io::aio_context::WATCHERS;
 use crate::memory::own::OWN;
 use crate::memory_file::MemoryFile;
 use crate::pagemap::{Mapped, PageMapFile};
-use crate::paging::{Kernel, MemoryDescriptors, Time};
+use crate::paging::{Kernel, MemoryDescriptors, NO_KEY, Time};
 use crate::program::{self, Gone};
 use crate::thread::{self, Entry, TaskName, Urgency};
 use crate::userfaultfd::{Fault, Userfaultfd};
@@ -178,6 +178,9 @@ impl Kernel for SystemKernel {
     }
     fn program(&self) -> u32 {
         program::pid()
+    }
+    fn thread_lives(&self, thread: u32) -> bool {
+        program::has_thread(thread)
     }
     fn program_time(&self) -> Option<Duration> {
         program::time()
@@ -384,6 +387,21 @@ impl Kernel for SystemKernel {
         // SAFETY: as above.
         unsafe { memory::mprotect(addr, len, prot) }
     }
+    unsafe fn pkey_mprotect(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        key: i32,
+    ) -> Result<(), Errno> {
+        // SAFETY: as above. Without a key it is the plain call, which filters of the program's know.
+        unsafe {
+            match key {
+                NO_KEY => memory::mprotect(addr, len, prot),
+                _ => memory::pkey_mprotect(addr, len, prot, key),
+            }
+        }
+    }
     #[inline]
     unsafe fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
         // SAFETY: as above.
@@ -421,6 +439,9 @@ impl Kernel for SystemKernel {
     }
     fn reserve_alone(&self, len: usize) -> Result<usize, Errno> {
         memory::reserve_alone(len)
+    }
+    fn has_limited_memory(&self) -> bool {
+        memory::heap::is_limited()
     }
     fn word_of_process(&self) -> Option<&'static AtomicU32> {
         program::word_of_process()

@@ -132,28 +132,25 @@ fn signatures() -> Check {
     }
 }
 
-/// Each process has a staging area and tables, which take far more addresses than memory.
+/// Each process has a staging area and tables, which take far more addresses than memory. They are private and may be
+/// written, so they count as data too.
 fn addresses() -> Check {
     use rustix::process::{Resource, getrlimit};
     const LEAST: u64 = 8 << 30;
-    for (resource, what, option) in [
-        (Resource::As, "addresses", "-v"),
-        (Resource::Data, "addresses of data", "-d"),
-    ] {
-        let limit = getrlimit(resource).current;
-        if let Some(bytes) = limit.filter(|bytes| *bytes < LEAST) {
-            return Check::not(
-                "addresses",
-                Verdict::Limited,
-                format!(
-                    "a process may have {} MiB of {what}: its program shares them with the staging area and tables",
-                    bytes >> 20
-                ),
-                format!("`ulimit {option} unlimited`"),
-            );
-        }
-    }
-    Check::ok("addresses", "as many as a program needs")
+    let limits = [
+        (Resource::As, "addresses", "`ulimit -v unlimited`"),
+        (Resource::Data, "data", "`ulimit -d unlimited`"),
+    ];
+    let low = |(limit, what, fix)| {
+        let bytes = getrlimit(limit).current.filter(|bytes| *bytes < LEAST)?;
+        let why = format!(
+            "a process may have {} MiB of {what}: its program shares them with the staging area and tables",
+            bytes >> 20
+        );
+        Some(Check::not("addresses", Verdict::Limited, why, fix))
+    };
+    let low = limits.into_iter().find_map(low);
+    low.unwrap_or_else(|| Check::ok("addresses", "as many as a program needs"))
 }
 
 /// Each process that pages has a keeper and a service thread for each processor.

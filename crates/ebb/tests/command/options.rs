@@ -246,6 +246,39 @@ fn too_few_descriptors_are_told_of_with_how_many_would_do() {
     assert!(text.contains("raise `ulimit -n`"), "{text}");
 }
 
+/// Memory of ours counts as data: it takes little of what the program may have.
+#[test]
+fn a_limit_of_data_leaves_room_for_the_program() {
+    if cannot_page() {
+        return;
+    }
+    let with_data = |kib: u32, args: &[&str]| {
+        Command::new("timeout")
+            .args(["-k", "2", "60", "sh", "-c"])
+            .arg(format!("ulimit -d {kib}; exec \"$@\""))
+            .arg("sh")
+            .arg(ebb())
+            .args(args)
+            .output()
+            .unwrap()
+    };
+    let fills = "kept = bytearray(40 << 20); print(len(kept))";
+    let run = ["run", "--eager", "-m", "512M", "--", "python3", "-c", fills];
+    let output = with_data(300_000, &run);
+    assert_eq!(
+        (stderr(&output), output.stdout),
+        (String::new(), b"41943040\n".into())
+    );
+    let text = stderr(&with_data(200_000, &run));
+    assert!(
+        text.contains("runs unmanaged") && text.contains("`ulimit -d`"),
+        "{text}"
+    );
+    let said = with_data(200_000, &["doctor"]).stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("195 MiB of data"), "{said}");
+}
+
 #[test]
 fn doctor_reports_in_text_and_json() {
     let json = Command::new(ebb())

@@ -75,6 +75,16 @@ impl<K: Kernel> Reclaimer<K> {
         }
     }
 
+    /// In the keeper: protects what was pinned, which is written without a fault.
+    pub fn protect_unpinned(&self, state: &State, (start, end): (usize, usize)) {
+        if !state.protection.is_alone() {
+            let unpinned = |r: &Range| r.attributes.registered && r.attributes.is_protected();
+            for range in state.ranges.within(start, end).filter(unpinned) {
+                self.protect(range.start, range.end - range.start);
+            }
+        }
+    }
+
     /// In the keeper: ends protection when no relative is left.
     pub fn end_protection(&self, state: &mut State) {
         if state.protection.is_alone() {

@@ -100,7 +100,7 @@ impl<K: Kernel> Pager<K> {
             // It may have been adopted while we waited for the lock.
             self.process().is_none().then_some(locked)
         };
-        let (locked, slot) = match unpaged() {
+        let (mut locked, slot) = match unpaged() {
             Some(locked) => {
                 self.fork.note_before_paging();
                 (locked, None)
@@ -117,6 +117,7 @@ impl<K: Kernel> Pager<K> {
                 }
             }
         };
+        locked.holders.forks(self.kernel.thread());
         self.inherit(&locked, true);
         // SAFETY: it is the state's lock.
         unsafe { self.hold_in_fork(locked, slot) };

@@ -5,6 +5,7 @@
 //! | kernel | stacks, threads and the program's number become its own; descriptors are opened anew by its keeper |
 //! | state: map, queue, pool split, pattern | copies of the parent's |
 //! | state: ranges | what the program keeps from children goes; nothing is locked or registered |
+//! | state: holders | copies; the thread that forked has another number |
 //! | state: staging, parked faults, attempts | empty: they are the parent's threads' |
 //! | faults that wait | none |
 //! | state: charge | the copy that the tree made of the parent's |
@@ -34,6 +35,7 @@ impl<K: Kernel> Pager<K> {
         self.fork.reset_in_child();
         // Locks on memory are not inherited.
         locked.ranges.change(0, usize::MAX, |a| a.locked = false);
+        locked.holders.reset_in_child(self.kernel.thread());
         let Some(parent) = self.process() else {
             let gone = |r: &crate::map::ranges::Range| r.attributes.in_child.absent;
             let gone: Vec<_> = locked.ranges.all().filter(gone).collect();

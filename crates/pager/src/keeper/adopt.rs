@@ -94,14 +94,24 @@ impl<K: Kernel> Pager<K> {
 impl<K: Kernel> Keeper<K> {
     /// The staging area; a forked child makes one of its own. The limit is what others leave, this process among them
     /// until it charges for itself. Where the system promises no more memory than it has (`vm.overcommit_memory=2`), or
-    /// the program has a limit of addresses, a smaller one will do.
+    /// the program has a limit of addresses or of data, a smaller one will do: the program is to have the rest.
     fn make_staging(&self) -> Result<Staging, String> {
         const LEAST: usize = 256;
-        let mut count = (self.member.budget() as usize / UNIT / 4).clamp(LEAST, 32768);
+        let is_limited = self.kernel.has_limited_memory();
+        let mut count = match is_limited {
+            true => LEAST,
+            false => (self.member.budget() as usize / UNIT / 4).clamp(LEAST, 32768),
+        };
         let base = loop {
             match self.kernel.reserve_alone(count * UNIT_BYTES) {
                 Ok(base) => break base,
                 Err(Errno(libc::ENOMEM)) if count > LEAST => count = LEAST.max(count / 2),
+                Err(error) if is_limited => {
+                    return Err(format!(
+                        "its limit of addresses or of data leaves no room for the staging area ({error}); raise \
+                         `ulimit -v` and `ulimit -d` by 250 MiB"
+                    ));
+                }
                 Err(error) => {
                     return Err(format!("no addresses for the staging area: {error}"));
                 }

@@ -34,6 +34,9 @@ const MOVING: Duration = Duration::from_millis(1);
 const REFUSED: u64 = 256;
 /// How often it is seen whether the supervisor is there.
 const SUPERVISED: Duration = Duration::from_millis(200);
+/// How often it is seen which threads have ended whose stacks stay. Short beside the time after which a process that
+/// lacks memory is ended.
+const HOLDERS: Duration = Duration::from_millis(100);
 /// While nothing happens; twice as long from time to time, and at most this.
 pub const QUIET: Duration = Duration::from_millis(250);
 const IDLE: Duration = Duration::from_secs(1);
@@ -63,6 +66,8 @@ struct KeeperTurn {
     supervised: Time,
     /// The time when memory was last measured.
     measured: Time,
+    /// The time when it was last seen whose memory is held by nobody any more.
+    held: Time,
     /// The time when faults were last served, or waited.
     heard: Time,
     /// The time when service threads were last starved.
@@ -86,6 +91,7 @@ impl KeeperTurn {
             owed: 0,
             supervised: now,
             measured: now,
+            held: now,
             heard: now,
             starved: None,
             quiet: QUIET,
@@ -120,9 +126,19 @@ impl<K: Kernel> Pager<K> {
         self.serve_children_in_turn(keeper, turn);
         keeper.register_new();
         keeper.look_after_budget(turn);
+        self.look_after_holders(turn);
         keeper.look_after_supervisor(turn);
         keeper.give_to_peers(turn);
         keeper.work_in_background(turn);
+    }
+
+    /// Now and then: sees which threads on stacks of the program's have ended.
+    fn look_after_holders(&'static self, turn: &mut KeeperTurn) {
+        let now = self.kernel.now();
+        if now - turn.held > HOLDERS {
+            turn.held = now;
+            self.end_holders();
+        }
     }
 
     /// Makes the memory calls of children. Where pages that one needs were in transit turn after turn, no fault begins

@@ -17,8 +17,8 @@ pub struct Attributes {
     pub registered: bool,
     /// Flag: the program locked it: nothing leaves before it unlocks it.
     pub locked: bool,
-    /// Flag: the memory must not be paged for another reason, such as a stack. Nothing leaves.
-    pub pinned: bool,
+    /// The other reasons for which nothing leaves.
+    pub pinned: Pinned,
     /// Flag: the memory is to be the program's alone. Another userfaultfd is to have it.
     pub released: bool,
     /// Flag: the program put guards into it: nothing is filled in beside what it touches.
@@ -27,6 +27,24 @@ pub struct Attributes {
     pub in_child: InChild,
     /// The mapping of the file that it is a copy of.
     pub shadow: Option<Shadow>,
+}
+
+/// Why memory must not be paged, though the program has not locked it. Each reason goes by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pinned {
+    /// Flag: until it is unmapped. The kernel stores words there, or the program does so in ways that wait for nobody.
+    pub for_good: bool,
+    /// Flag: as long as somebody is there who needs it: see [`holders`](crate::map::holders).
+    pub held: bool,
+    /// Flag: as long as it is under a protection key: the kernel moves no page to a place with another.
+    pub keyed: bool,
+}
+
+impl Pinned {
+    /// For any reason.
+    pub fn is_pinned(self) -> bool {
+        self != Self::default()
+    }
 }
 
 /// How far from a range the mapping of its file is.
@@ -75,7 +93,7 @@ impl Attributes {
             protection,
             registered: false,
             locked: false,
-            pinned: false,
+            pinned: Pinned::default(),
             released: false,
             guarded: false,
             in_child: InChild::default(),
@@ -85,14 +103,14 @@ impl Attributes {
 
     /// No page may leave, whatever happens.
     pub fn stays(self) -> bool {
-        self.locked || self.pinned
+        self.locked || self.pinned.is_pinned()
     }
 
     /// It is protected while relatives share it, so that writes are seen. Pinned memory is not: the kernel stores words
     /// of a thread there (`struct rseq`) when that thread goes on. The thread may wait for a lock of ours or hold it,
     /// so its store must not wait for service. The supervisor measures what such a write copies.
     pub fn is_protected(self) -> bool {
-        !self.pinned
+        !self.pinned.is_pinned()
     }
 
     /// The keeper is to register it, or to let it go.
@@ -373,7 +391,10 @@ mod tests {
         let plain = with(libc::PROT_READ | libc::PROT_WRITE | SEMAPHORES);
         assert!(plain.movable());
         let pinned = Attributes {
-            pinned: true,
+            pinned: Pinned {
+                keyed: true,
+                ..Pinned::default()
+            },
             ..plain
         };
         assert_eq!(pinned.way_out(), None);

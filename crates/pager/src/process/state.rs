@@ -5,6 +5,7 @@ use crate::budget::offer::Offer;
 use crate::budget::peer_reclaim::PeerReclaim;
 use crate::budget::pool_split::PoolSplit;
 use crate::map::access_pattern::{AccessPattern, Window};
+use crate::map::holders::Holders;
 use crate::map::page_map::{Page, PageNumber};
 use crate::map::ranges::Ranges;
 use crate::process::parked::Parked;
@@ -18,6 +19,8 @@ use ebb_engine::swap::Swap;
 pub struct State {
     /// The managed ranges.
     pub ranges: Ranges,
+    /// The threads and mutexes that need memory to stay.
+    pub holders: Holders,
     /// The pages of the ranges: where each is, and when it leaves.
     pub pages: Pages,
     /// The learned access pattern.
@@ -43,6 +46,7 @@ impl State {
     pub const fn new() -> Self {
         Self {
             ranges: Ranges::new(),
+            holders: Holders::new(),
             pages: Pages::new(),
             pattern: AccessPattern::new(),
             pool_split: PoolSplit::new(),
@@ -95,6 +99,7 @@ impl State {
     /// The invariants of every part, and of parts together.
     pub fn check(&self, shared: &SharedPages) {
         self.ranges.check();
+        self.holders.check();
         self.pages.check(&self.ranges);
         self.pattern.check();
         self.pool_split.check();

@@ -50,8 +50,12 @@ pub enum MemoryCall {
     },
     /// `munmap`.
     Unmap { addr: usize, len: usize },
-    /// `mprotect`.
-    Protect { addr: usize, len: usize, prot: i32 },
+    /// `pkey_mprotect`, with a protection and a key.
+    Protect {
+        addr: usize,
+        len: usize,
+        prot: (i32, i32),
+    },
     /// `mremap`.
     Remap {
         old: usize,

@@ -16,6 +16,7 @@ impl<K: Kernel> Pager<K> {
         state.pages.forget(swap, self.cpu(), start, end);
         self.unmap_shadows(&state.ranges, start, end);
         state.ranges.remove(start, end);
+        state.holders.forget((start, end));
         state.pages.give_back_tables();
     }
 

@@ -4,6 +4,7 @@
 use crate::pager::Pager;
 use crate::process::outcome::Outcome;
 use crate::process::vfork_calls::MemoryCall;
+use crate::syscalls::pin::Found;
 use ebb_sys::paging::Kernel;
 
 impl<K: Kernel> Pager<K> {
@@ -36,7 +37,8 @@ impl<K: Kernel> Pager<K> {
                 }
                 MemoryCall::Break { addr } => self.break_here(addr),
                 MemoryCall::Exclude { start, end } => {
-                    self.exclude_locked(start, end).map(usize::from)
+                    let found = self.pin_locked(start, end, |p| p.for_good = true)?;
+                    Ok(usize::from(found == Found::Paged))
                 }
             }
         }

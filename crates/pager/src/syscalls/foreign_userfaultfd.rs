@@ -99,7 +99,9 @@ impl<K: Kernel> Pager<K> {
             self.forget(&mut state, start, end);
             return Ok(false);
         }
-        state.ranges.change(start, end, |a| a.pinned = true);
+        state
+            .ranges
+            .change(start, end, |a| a.pinned.for_good = true);
         Ok(true)
     }
 

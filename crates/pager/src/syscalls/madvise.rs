@@ -194,23 +194,27 @@ impl<K: Kernel> Pager<K> {
         flags: u32,
     ) -> Outcome<usize> {
         // SAFETY: the caller answers for the system call, here and below.
-        let call = |count| unsafe {
+        let advise = |count, advice| unsafe {
             self.kernel
                 .process_madvise(process, areas, count, advice, flags)
         };
-        // Advice on another process's memory changes no content, and the kernel takes so many areas.
+        let call = |count| advise(count, advice);
+        // The advice that another process's memory may be given. It changes no content.
         const OF_OTHERS: [i32; 4] = [
             libc::MADV_COLD,
             libc::MADV_PAGEOUT,
             libc::MADV_WILLNEED,
             libc::MADV_COLLAPSE,
         ];
-        if OF_OTHERS.contains(&advice) || count > libc::UIO_MAXIOV as usize || !self.wanted() {
+        // Other advice is refused, unless the memory is the caller's; of no area it has no effect.
+        let is_others = || OF_OTHERS.contains(&advice) && advise(0, libc::MADV_DONTNEED).is_err();
+        // The kernel takes so many areas.
+        if count > libc::UIO_MAXIOV as usize || !self.wanted() || is_others() {
             return call(count).map_err(errno);
         }
         // The kernel reads all of them before it does anything.
         (0..count).try_for_each(|n| area(areas, n).map(drop))?;
-        // All else it refuses, unless the memory is the caller's.
+        // Where the call itself is wrong.
         call(0).map_err(errno)?;
         let mut heard = 0;
         for n in 0..count {

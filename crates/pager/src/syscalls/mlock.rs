@@ -1,31 +1,23 @@
-//! Memory that has to stay: locked by the program, or needed there by the kernel or libc. Stacks that the
-//! program brings for its threads are such: libc's data of the thread lies on top.
+//! Memory that has to stay, as the program locked it. What stays for other reasons: see [`pin`](super::pin).
 //!
 //! The kernel refuses to move pages between locked and unlocked memory. So memory that is locked to it is locked
 //! here: from before the call that locks it, and after the one that unlocks it.
 
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
-use crate::map::page_map::PageNumber;
 use crate::map::ranges::Range;
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
-use crate::process::vfork_calls::MemoryCall;
-use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
-use std::ops::ControlFlow::{Break, Continue};
 
 /// `mlock2(2)` then fills no page.
 pub(super) const ON_FAULT: i32 = libc::MLOCK_ONFAULT as i32;
 
-/// Of memory that must stay, the part at its end that is filled: libc's and the kernel's data of a thread.
-const FILLED: usize = 256 << 10;
-
 /// All pages of which there is something in `len` bytes from `addr` on.
-fn pages(addr: usize, len: usize) -> (usize, usize) {
+pub(super) fn pages(addr: usize, len: usize) -> (usize, usize) {
     (addr & !(PAGE_SIZE - 1), page_up(addr.saturating_add(len)))
 }
 
@@ -118,81 +110,5 @@ impl<K: Kernel> Pager<K> {
         if !still || self.kernel.munlock(start, end - start).is_ok() {
             self.change(state, start, end, |a| a.locked = false);
         }
-    }
-
-    /// Names a range that must never be paged, such as a thread's stack that the program gave.
-    /// Requires: the range is mapped.
-    pub unsafe fn exclude(&'static self, addr: usize, len: usize) {
-        let (start, end) = pages(addr, len);
-        let registered = match self.executor(MemoryCall::Exclude { start, end }) {
-            Executor::Direct => false,
-            Executor::Done(outcome) => outcome == Ok(1),
-            Executor::Here => {
-                self.kernel
-                    .on_own_stack(move || self.exclude_locked(start, end))
-                    == Ok(true)
-            }
-        };
-        if registered {
-            // Nobody has touched the rest, and it may be much more than there is room for.
-            let last = start.max(end.saturating_sub(FILLED));
-            self.bring_in(last, end);
-            if !self.is_child() {
-                self.bring_in_known(start, last);
-            }
-        }
-    }
-
-    /// All of it is there, and may be written without service.
-    fn bring_in(&self, start: usize, end: usize) {
-        // SAFETY: populating changes no content.
-        let _ = unsafe {
-            self.kernel
-                .madvise(start, end - start, libc::MADV_POPULATE_WRITE)
-        };
-    }
-
-    /// The same of pages that hold something, here or elsewhere.
-    fn bring_in_known(&'static self, start: usize, end: usize) {
-        let mut at = start;
-        while at < end
-            && let Some(known) = self.kernel.on_own_stack(move || self.first_known(at, end))
-        {
-            self.bring_in(known.0, known.1);
-            at = known.1;
-        }
-    }
-
-    /// The first run of pages between these addresses that hold something.
-    fn first_known(&'static self, start: usize, end: usize) -> Option<(usize, usize)> {
-        let mut run: Option<(usize, usize)> = None;
-        let (first, last) = (PageNumber::of(start), PageNumber::of(end));
-        self.lock().pages.map().each(first, last, |number, _| {
-            let page = number.address();
-            let (from, to) = run.unwrap_or((page, page));
-            if to != page {
-                return Break(());
-            }
-            run = Some((from, to + PAGE_SIZE));
-            Continue(())
-        });
-        run
-    }
-
-    /// True if what is out of it still has to be brought in.
-    pub(crate) fn exclude_locked(&'static self, start: usize, end: usize) -> Outcome<bool> {
-        let mut state = self.lock();
-        if !state.ranges.overlaps(start, end) {
-            return Ok(false);
-        }
-        // With the lock held: what is registered must stay known.
-        if self.process().is_none() && !state.ranges.has_copies(start, end) {
-            self.forget(&mut state, start, end);
-            return Ok(false);
-        }
-        // Pages that are being captured are moved.
-        state = self.settled(state, start, end)?;
-        self.change(&mut state, start, end, |a| a.pinned = true);
-        Ok(true)
     }
 }

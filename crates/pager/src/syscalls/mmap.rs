@@ -10,7 +10,7 @@ use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::vfork_proxy::Executor;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
-use ebb_sys::paging::Kernel;
+use ebb_sys::paging::{Kernel, NO_KEY};
 
 /// When the program maps as much as this, at once or bit by bit, it is registered before the
 /// program can fill it.
@@ -48,6 +48,16 @@ fn manageable(prot: i32, flags: i32) -> bool {
 /// Memory that cannot be written cannot be moved out.
 fn only_code(prot: i32) -> bool {
     prot & (libc::PROT_EXEC | libc::PROT_WRITE) == libc::PROT_EXEC
+}
+
+/// What changes of memory that is protected so. Without a key it keeps the one it has.
+fn protected_so(prot: i32, key: i32) -> impl Fn(&mut Attributes) {
+    move |a| {
+        a.protection = prot;
+        if key != NO_KEY {
+            a.pinned.keyed = key != 0;
+        }
+    }
 }
 
 /// Addresses that hold nothing and are not managed.
@@ -259,18 +269,37 @@ impl<K: Kernel> Pager<K> {
         Ok(())
     }
 
-    /// `mprotect(2)`, and `pkey_mprotect(2)` with no key. Requires: as the system call.
+    /// `mprotect(2)`. Requires: as the system call.
     pub unsafe fn mprotect(&'static self, addr: usize, len: usize, prot: i32) -> Outcome<()> {
+        // SAFETY: the caller answers for the system call, here and below.
+        unsafe { self.pkey_mprotect(addr, len, (prot, NO_KEY)) }
+    }
+
+    /// `pkey_mprotect(2)` with a protection and a key. Memory with a key is not paged: the kernel moves no page to a
+    /// place with another one. Requires: as the system call.
+    pub unsafe fn pkey_mprotect(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: (i32, i32),
+    ) -> Outcome<()> {
         match self.executor(MemoryCall::Protect { addr, len, prot }) {
-            // SAFETY: the caller answers for the system call, here and below.
-            Executor::Direct => unsafe { self.kernel.mprotect(addr, len, prot) }.map_err(errno),
+            Executor::Direct => {
+                // SAFETY: as above.
+                unsafe { self.kernel.pkey_mprotect(addr, len, prot.0, prot.1) }.map_err(errno)
+            }
             Executor::Done(outcome) => outcome.map(drop),
             // SAFETY: as above.
             Executor::Here => unsafe { self.protect_here(addr, len, prot) },
         }
     }
 
-    pub unsafe fn protect_here(&'static self, addr: usize, len: usize, prot: i32) -> Outcome<()> {
+    pub unsafe fn protect_here(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: (i32, i32),
+    ) -> Outcome<()> {
         // SAFETY: the caller answers for the system call.
         let opens = self
             .kernel
@@ -286,7 +315,7 @@ impl<K: Kernel> Pager<K> {
         &'static self,
         addr: usize,
         len: usize,
-        mut prot: i32,
+        (mut prot, key): (i32, i32),
     ) -> Outcome<bool> {
         let end = addr.saturating_add(page_up(len));
         let mut state = self.lock();
@@ -296,7 +325,7 @@ impl<K: Kernel> Pager<K> {
             self.protect_shadows(&state.ranges, (addr, end), prot)?;
         }
         // SAFETY: the caller answers for the system call.
-        let protected = unsafe { self.kernel.mprotect(addr, len, prot) };
+        let protected = unsafe { self.kernel.pkey_mprotect(addr, len, prot, key) };
         if !state.ranges.overlaps(addr, end) {
             return protected.map(|()| false).map_err(errno);
         }
@@ -304,11 +333,11 @@ impl<K: Kernel> Pager<K> {
             // The kernel refuses anything else before it changes anything.
             if end.is_multiple_of(PAGE_SIZE) {
                 // SAFETY: as above.
-                unsafe { self.protect_again(&mut state, addr, end, prot) };
+                unsafe { self.protect_again(&mut state, addr, end, (prot, key)) };
             }
             return Err(errno(error));
         }
-        self.change(&mut state, addr, end, |a| a.protection = prot);
+        self.change(&mut state, addr, end, protected_so(prot, key));
         let range = state.ranges.find(addr);
         Ok(prot != libc::PROT_NONE && range.is_some_and(|r| !r.attributes.registered))
     }
@@ -320,15 +349,15 @@ impl<K: Kernel> Pager<K> {
         state: &mut Locked,
         start: usize,
         end: usize,
-        prot: i32,
+        (prot, key): (i32, i32),
     ) {
         let (mut at, mut most) = (start, end - start);
         while at < end {
             let piece = most.min(end - at);
             // SAFETY: the caller answers for the system call.
-            match unsafe { self.kernel.mprotect(at, piece, prot) } {
+            match unsafe { self.kernel.pkey_mprotect(at, piece, prot, key) } {
                 Ok(()) => {
-                    self.change(state, at, at + piece, |a| a.protection = prot);
+                    self.change(state, at, at + piece, protected_so(prot, key));
                     at += piece;
                 }
                 Err(_) if piece > PAGE_SIZE => most = piece / 2 / PAGE_SIZE * PAGE_SIZE,

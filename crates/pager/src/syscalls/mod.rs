@@ -11,5 +11,6 @@ pub mod mmap;
 pub mod mremap;
 pub mod mremap_parts;
 pub mod mremap_pieces;
+pub mod pin;
 pub mod user_change;
 pub mod vfork_proxy;

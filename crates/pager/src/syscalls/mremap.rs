@@ -16,7 +16,7 @@
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
 use crate::map::page_map::{ADDRESSES, Page, PageNumber};
-use crate::map::ranges::{Attributes, Range, Ranges};
+use crate::map::ranges::{Attributes, Pinned, Range, Ranges};
 use crate::pager::{Pager, is_in_transit};
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, RETRY, errno};
@@ -36,7 +36,15 @@ const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// What comes behind the memory of `start..end` as it grows. The program has put no guard there. Where a part is not
 /// pinned the mapping is like any other, and the pins are of pages in it.
 fn grown(ranges: &Ranges, (start, end): (usize, usize)) -> Option<Attributes> {
-    let pinned = ranges.within(start, end).all(|r| r.attributes.pinned);
+    let all = |reason: fn(Pinned) -> bool| {
+        let mut parts = ranges.within(start, end);
+        parts.all(|r| reason(r.attributes.pinned))
+    };
+    let pinned = Pinned {
+        for_good: all(|p| p.for_good),
+        held: all(|p| p.held),
+        keyed: all(|p| p.keyed),
+    };
     let last = ranges.within(start, end).last()?.attributes;
     Some(Attributes {
         registered: false,

@@ -110,7 +110,7 @@ mod tests {
         ranges.insert(page(10), page(20), plain);
         ranges.insert(page(24), page(30), plain);
         // Pins are not known to the program.
-        ranges.change(page(12), page(14), |a| a.pinned = true);
+        ranges.change(page(12), page(14), |a| a.pinned.for_good = true);
         ranges.change(page(26), page(28), |a| a.protection = libc::PROT_READ);
         let stops = [10, 20, 24, 26, 28, 30, 40].map(page);
         for part in stops.windows(2) {

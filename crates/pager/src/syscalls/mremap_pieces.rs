@@ -296,7 +296,7 @@ mod tests {
         let mut ranges = Ranges::new();
         let area = (8 * PAGE_SIZE, 16 * PAGE_SIZE);
         ranges.insert(area.0, area.1, Attributes::mapped(PLAIN));
-        ranges.change(area.0, area.0 + PAGE_SIZE, |a| a.pinned = true);
+        ranges.change(area.0, area.0 + PAGE_SIZE, |a| a.pinned.for_good = true);
         let whole = of_one_mapping(&ranges, area).map(|like| like.protection);
         assert_eq!(whole, Some(PLAIN));
         assert_eq!(of_one_mapping(&ranges, (area.0, area.0)), None);

@@ -4,6 +4,7 @@ use super::machine::Machine;
 use crate::fault::install::Refusals;
 use crate::map::page_map::UNIT;
 use crate::process::shared_pages::Sharing;
+use crate::syscalls::pin::Found;
 use ebb_memory_kernel::PAGE;
 use ebb_sys::userfaultfd::Fault;
 
@@ -187,8 +188,10 @@ fn protection_ends_with_the_last_relative() {
 fn what_is_pinned_is_written_without_service() {
     let mut machine = Machine::new(2048);
     let start = written(&mut machine, 64, 1);
-    let pinned = machine.pager.exclude_locked(start, start + 4 * PAGE);
-    assert_eq!(pinned, Ok(true));
+    let pinned = machine
+        .pager
+        .pin_locked(start, start + 4 * PAGE, |p| p.for_good = true);
+    assert_eq!(pinned, Ok(Found::Paged));
     fork(&mut machine);
     let faults = |machine: &Machine| machine.process.counters().fault.get();
     let before = faults(&machine);

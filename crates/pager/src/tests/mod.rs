@@ -11,5 +11,6 @@ mod fault;
 mod fork;
 mod keeper;
 pub mod machine;
+mod pin;
 mod refused;
 mod syscalls;

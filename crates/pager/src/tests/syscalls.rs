@@ -5,6 +5,7 @@ use crate::map::page_map::{ADDRESSES, Page, PageNumber, UNIT};
 use crate::map::ranges::{Attributes, InChild};
 use crate::pager::Pager;
 use crate::process::outcome::RETRY;
+use crate::syscalls::pin::Found;
 use ebb_engine::random::Random;
 use ebb_memory_kernel::page_tables::{InChild as KernelInChild, PageTables};
 use ebb_memory_kernel::{PAGE, Stop};
@@ -745,8 +746,10 @@ fn pins_and_guards_go_along_with_their_pages() {
         let old = half_out(&mut machine, UNIT);
         let pin = old + pinned * PAGE;
         machine.touch(1, pin, None);
-        let excluded = machine.pager.exclude_locked(pin, pin + PAGE);
-        assert_eq!(excluded, Ok(true));
+        let excluded = machine
+            .pager
+            .pin_locked(pin, pin + PAGE, |p| p.for_good = true);
+        assert_eq!(excluded, Ok(Found::Paged));
         let (last, end) = (old + (UNIT - 1) * PAGE, old + UNIT * PAGE);
         let guard = |a: &mut Attributes| a.guarded = true;
         machine.process.lock().ranges.change(last, end, guard);
@@ -764,7 +767,11 @@ fn pins_and_guards_go_along_with_their_pages() {
         for i in 0..UNIT + 8 {
             let is = attributes(&machine, new + i * PAGE).unwrap();
             let wanted = (i == pinned, i == UNIT - 1, true);
-            assert_eq!((is.pinned, is.guarded, is.registered), wanted, "page {i}");
+            assert_eq!(
+                (is.pinned.is_pinned(), is.guarded, is.registered),
+                wanted,
+                "page {i}"
+            );
         }
         machine.reclaim(256);
         assert!(machine.kernel.is_present(new + pinned * PAGE));
@@ -774,7 +781,7 @@ fn pins_and_guards_go_along_with_their_pages() {
     }
 }
 
-/// Before a process pages, what is excluded is not managed. The rest of the mapping is, wherever it goes.
+/// What the program has for itself is not managed. The rest of the mapping is, wherever it goes.
 #[test]
 fn memory_of_which_the_first_page_is_not_managed_moves_as_a_whole() {
     let pager: &'static Pager<MemoryKernel> =
@@ -782,7 +789,7 @@ fn memory_of_which_the_first_page_is_not_managed_moves_as_a_whole() {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: memory of the kernel in memory, here and below.
     let old = unsafe { pager.map_here(0, 8 * PAGE, PLAIN, flags, (-1, 0), true) }.unwrap();
-    assert_eq!(pager.exclude_locked(old, old + PAGE), Ok(false));
+    pager.lock().ranges.remove(old, old + PAGE);
     let how = libc::MREMAP_MAYMOVE;
     // SAFETY: as above.
     let new = unsafe { pager.remap_here(old, 8 * PAGE, 16 * PAGE, how, 0) }.unwrap();

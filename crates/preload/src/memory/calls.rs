@@ -5,7 +5,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ebb_pager::hooks;
-use ebb_sys::memory::PAGE;
+use ebb_sys::memory::{self as memory_of, PAGE};
 use ebb_sys::userfaultfd::{UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
 use ebb_sys::{Errno, raw};
 
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     status(|| unsafe { hooks::mprotect(addr as usize, len, prot) })
 }
 
-/// Memory under a protection key is not paged: a service thread may lack the key's rights.
+/// Memory under a protection key is not paged.
 ///
 /// # Safety
 /// `pkey_mprotect(2)`'s.
@@ -129,15 +129,8 @@ pub unsafe extern "C" fn pkey_mprotect(
     prot: c_int,
     key: c_int,
 ) -> c_int {
-    if key == -1 {
-        // SAFETY: without a key it is the plain call.
-        return unsafe { mprotect(addr, len, prot) };
-    }
     // SAFETY: as above.
-    status(|| unsafe {
-        hooks::exclude(addr as usize, len);
-        ebb_sys::memory::pkey_mprotect(addr as usize, len, prot, key).map_err(|e| e.0)
-    })
+    status(|| unsafe { hooks::pkey_mprotect(addr as usize, len, (prot, key)) })
 }
 
 /// The break of the last `brk` or `sbrk`; 0 before the first, when the kernel is asked.
@@ -282,9 +275,12 @@ pub(crate) unsafe fn memory_ioctl(
     if argument.is_null() {
         return None;
     }
-    let area = argument.cast::<u64>().wrapping_add(before);
-    // SAFETY: the kernel would read it.
-    let [start, len] = unsafe { area.cast::<[u64; 2]>().read_unaligned() };
+    let mut area = [0; 16];
+    let at = argument.cast::<u64>().wrapping_add(before).addr();
+    // The kernel says what is wrong with it.
+    memory_of::read_own(at, &mut area).ok()?;
+    let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().expect("a word"));
+    let (start, len) = (word(&area[..8]), word(&area[8..]));
     let (start, end) = (start as usize, start.saturating_add(len) as usize);
     if request as u32 == UNREGISTER {
         // SAFETY: as above.

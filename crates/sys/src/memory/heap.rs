@@ -278,7 +278,8 @@ unsafe fn allocate_once(layout: Layout, zeroed: bool) -> *mut u8 {
 #[inline]
 fn patiently(ask: impl Fn() -> *mut u8) -> *mut u8 {
     let block = ask();
-    if block.is_null() && may_come() {
+    // Limits of the program's stay.
+    if block.is_null() && !is_limited() {
         return ask_again(&ask);
     }
     block
@@ -298,13 +299,12 @@ fn ask_again(ask: &dyn Fn() -> *mut u8) -> *mut u8 {
     }
 }
 
-/// Whether memory that the caller did not get may come yet. A program's limits of addresses and of data (`ulimit -v`,
-/// `-d`) stay.
+/// Whether the program has a limit of addresses or of data (`ulimit -v`, `-d`).
 #[cold]
 #[inline(never)]
-fn may_come() -> bool {
+pub fn is_limited() -> bool {
     let limits = [Resource::As, Resource::Data].map(getrlimit);
-    limits.iter().all(|limit| limit.current.is_none())
+    limits.iter().any(|limit| limit.current.is_some())
 }
 
 fn is_direct(size: usize) -> bool {

@@ -107,6 +107,18 @@ pub fn time() -> Option<Duration> {
     clock::of_process(pid())
 }
 
+/// Whether the program has such a thread; yes, where nothing tells. One that the system still knows has not ended.
+pub fn has_thread(thread: u32) -> bool {
+    let known = |thread: u32| {
+        let args = [pid().into(), thread.into(), 0, 0, 0, 0];
+        // SAFETY: no pointers; no signal is sent.
+        let answer = unsafe { raw::checked(libc::SYS_tgkill, args) };
+        answer != Err(Errno(libc::ESRCH))
+    };
+    // Numbers are another namespace's where the program's own is not known.
+    known(thread) || !known(pid())
+}
+
 /// How a program let its memory go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gone {
