@@ -58,6 +58,8 @@ impl Hooks {
                     "ebb: --on-exhausted: the command still runs after {} s: it is waited for no longer",
                     PATIENCE.as_secs()
                 ));
+                drop(running);
+                self.running().clear();
                 return Ok(());
             }
             let others = [ended.as_fd(), supervisor.as_fd()];

@@ -156,7 +156,9 @@ fn leave_processes(
     inherited: Inherited,
     end: End,
 ) -> Result<End> {
-    hooks.wait(running, supervisor)?;
+    if let Err(error) = hooks.wait(running, supervisor) {
+        say::line(&format!("ebb: --on-exhausted: not waited for: {error}"));
+    }
     wait::reap_children();
     if !supervisor.has_processes() {
         say::rest();
@@ -175,7 +177,8 @@ fn leave_processes(
             }
             stay_behind(supervisor, running, inherited)?;
             report(supervisor);
-            hooks.wait(running, supervisor)?;
+            // Of what was started since.
+            let _ = hooks.wait(running, supervisor);
             // Nobody waits for it.
             return Ok(End::Exited(0));
         }

@@ -363,7 +363,12 @@ exit $status
         }
         let told = said("err");
         assert_eq!(ended.code(), Some(status), "{then}: {told}");
-        assert_eq!(told.matches("is full: free room").count(), 1, "{told}");
+        assert_eq!(
+            told.matches("is full: free room there, or `ebb swap on")
+                .count(),
+            1,
+            "{told}"
+        );
         let state = |shown: &str| {
             let shown: serde_json::Value = serde_json::from_str(&said(shown)).unwrap();
             shown[0]["state"].as_str().unwrap().to_owned()

@@ -395,7 +395,7 @@ fn pages_that_refuse_to_leave() {
         let job = job.time_limit(Duration::from_secs(15));
         let alone = free(&job, how);
         if alone.stdout == b"not here\n" {
-            println!("skipped: nothing is {how} here");
+            println!("skipped: no io_uring, or nothing is {how} here");
             continue;
         }
         let managed = Under::budget(32 * MIB).options(&["--eager"]).run(&job);

@@ -43,6 +43,8 @@ impl Devices {
         self.let_cursors_go(|_| true);
         for device in self.devices() {
             device.failed.store(0, Relaxed);
+            // The parent says what it finds there; this process may never write.
+            device.backing().forget_full();
             let Some(lender) = &device.lender else {
                 device.lists().only_read = true;
                 device.accept(false);

@@ -123,12 +123,21 @@ impl Devices {
         }
     }
 
-    /// Whether no device takes pages, and one of them for the reason alone that this process may write no file so large.
-    pub fn is_file_limited(&self) -> bool {
+    /// Whether a device takes no pages for the reason that this process may write no file so large.
+    pub fn met_file_limit(&self) -> bool {
         let control = lock(&self.control);
         let mut devices = control.devices.iter().flatten();
-        !devices.clone().any(|device| device.accepting())
-            && devices.any(|device| device.lists().file_limited)
+        devices.any(|device| device.lists().file_limited)
+    }
+
+    /// Whether no device takes pages, and one of them for that reason alone.
+    pub fn is_file_limited(&self) -> bool {
+        let accepts = {
+            let control = lock(&self.control);
+            let mut devices = control.devices.iter().flatten();
+            devices.any(|device| device.accepting())
+        };
+        !accepts && self.met_file_limit()
     }
 
     /// No allocation begins on the device after this.

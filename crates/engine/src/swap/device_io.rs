@@ -45,9 +45,15 @@ impl Swap {
         devices.is_some_and(|devices| devices.is_file_limited())
     }
 
+    /// Whether a device takes no pages for that, whatever others do.
+    pub fn met_file_limit(&self) -> bool {
+        let devices = self.devices.as_ref();
+        devices.is_some_and(|devices| devices.met_file_limit())
+    }
+
     /// The same, once.
     pub fn is_newly_file_limited(&self) -> bool {
-        self.file_limited() && !self.file_limit_told.swap(true, Relaxed)
+        self.met_file_limit() && !self.file_limit_told.swap(true, Relaxed)
     }
 
     /// Takes one slot for `owner`.

@@ -37,7 +37,8 @@ pub fn write_runs(
     for (run, &result) in runs.iter().zip(&*of_runs) {
         let (pages, after) = rest.split_at_mut(run.data.len() / PAGE_SIZE);
         pages.fill(result);
-        if pages.len() > 1 && result == Err(IoError::Slot) {
+        // What is refused of many may be taken of one, and says nothing of each.
+        if pages.len() > 1 && matches!(result, Err(IoError::Slot | IoError::Request)) {
             write_singly(&*store, *run, pages, retry);
         }
         rest = after;

@@ -400,6 +400,7 @@ impl<K: Kernel> Reclaimer<K> {
     /// them, when the pager took it for managed memory.
     pub fn leave_to_program(&self, state: &mut State, start: usize, end: usize) {
         state.ranges.remove(start, end);
+        state.holders.forget((start, end));
         // SAFETY: advice that changes no content.
         let inherit = || unsafe { self.kernel.madvise(start, end - start, libc::MADV_DOFORK) };
         // Where memory of ours is by now, it says itself what children have of it. Nothing may be mapped, either.

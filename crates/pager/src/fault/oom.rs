@@ -46,7 +46,7 @@ impl<K: Kernel> FaultService<K> {
                 mib(stays + to_come + WORK)
             ))
         }
-        if self.swap.file_limited() {
+        if self.swap.met_file_limit() && !self.swap_space.devices.devices.has_room() {
             self.fail(&format!(
                 "{OUT_OF_MEMORY}the budget's {} MiB are in use, and what is in them cannot be swapped out, as the program may \
                  write no larger file (RLIMIT_FSIZE, `ulimit -f`); raise that limit or --memory, or give --swap a \

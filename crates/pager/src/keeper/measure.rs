@@ -14,10 +14,11 @@ impl<K: Kernel> Keeper<K> {
         let budget = self.member.budget() as usize;
         if self.swap.is_newly_file_limited() {
             self.member.message(
-                "the program may write no larger file (RLIMIT_FSIZE, `ulimit -f`): its pages stay in RAM from \
-                 now on, compressed; a block device for --swap has no such limit",
+                "the program may write no larger file (RLIMIT_FSIZE, `ulimit -f`): no more of its pages go there; they go \
+                 to other swap devices, or stay in RAM, compressed; a block device for --swap has no such limit",
             );
         }
+        state.pages.prune_refusals(self.base.now_ms());
         let devices = &self.swap_space.devices;
         let elsewhere = devices.all_stay(self.member)
             && self.swap_space.may_write(self.member)

@@ -166,6 +166,14 @@ impl Holders {
                 stack.thread = Some(thread);
             }
         }
+        // A thread that had not begun to run is not here, and will not say so. The one that forked had begun.
+        let gone = &mut self.gone;
+        self.stacks.retain(|stack| {
+            if stack.thread.is_none() {
+                gone.push((stack.start, stack.end));
+            }
+            stack.thread.is_some()
+        });
     }
 
     /// Stacks do not overlap, and both lists are sorted.
@@ -255,8 +263,11 @@ mod tests {
             holders.add_stack(n * STACK, (n + 1) * STACK);
             holders.begin(n * STACK, thread);
         }
+        holders.add_stack(3 * STACK, 4 * STACK);
         holders.forks(6);
         holders.reset_in_child(30);
         assert_eq!(threads(&holders), [(STACK, 5), (2 * STACK, 30)]);
+        assert_eq!(holders.take_gone(), Some((3 * STACK, 4 * STACK)));
+        holders.check();
     }
 }

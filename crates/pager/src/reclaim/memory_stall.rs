@@ -13,10 +13,10 @@ use std::time::Duration;
 pub const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// How long it may be dead, beyond the time that it was not.
-const DEAD: Duration = Duration::from_secs(20);
+const DEAD: Duration = Duration::from_secs(60);
 
 /// A stall without any work for so long is dead time.
-const MOMENT: Duration = Duration::from_millis(500);
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// So much work ends a stall: a MiB in ten seconds is no progress.
 const PROGRESS: u64 = 256;

@@ -281,9 +281,19 @@ impl Pages {
     /// A fault is stuck: a few are tried whenever that was.
     pub fn try_refused_of_stuck(&mut self) {
         const FEW: usize = 4;
+        // Nothing has come of the last ones yet.
+        if self.queue.is_readmitting() {
+            return;
+        }
         for _ in 0..FEW {
             self.queue.try_again(&mut self.map, resident);
         }
+    }
+
+    /// Refusals of pages that are gone by now are forgotten, from time to time.
+    pub fn prune_refusals(&mut self, now_ms: u32) {
+        self.queue.date(now_ms);
+        self.queue.prune_refusals(&mut self.map, resident);
     }
 
     /// How many pages refused to leave, about.

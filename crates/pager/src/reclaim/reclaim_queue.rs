@@ -83,6 +83,9 @@ const fn span(heat: u64) -> u8 {
 /// Units that are deferred which come back at once where nothing else may leave.
 pub const DEFERRED_BATCH: usize = 16;
 
+/// How often refusals of pages that are gone are forgotten.
+const PRUNED_MS: u32 = 1000;
+
 /// Captures of others from one try of a unit that refused to the next.
 const TRIES_APART: usize = 16;
 
@@ -121,6 +124,8 @@ pub struct ReclaimQueue {
     tried: Option<UnitNumber>,
     /// The time when one last was because nothing else might leave.
     tried_ms: u32,
+    /// The time when refusals of pages that are gone were last forgotten.
+    pruned_ms: u32,
     /// Loads of scans that might pass.
     scanned: u32,
     /// The number of turns of those that stay, times the length of the other queue.
@@ -199,6 +204,7 @@ impl ReclaimQueue {
             until_tried: 0,
             tried: None,
             tried_ms: 0,
+            pruned_ms: 0,
             scanned: 0,
             turns: 0,
             epoch: 0,
@@ -579,16 +585,44 @@ impl ReclaimQueue {
             map.unit_mut(unit).deferred = stays;
             stays
         });
+        self.forget_gone_refusals(map, resident);
+    }
+
+    /// Refusals of pages that are gone by now are forgotten.
+    pub fn forget_gone_refusals(
+        &mut self,
+        map: &mut PageMap,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) {
         self.refusing.retain(|&unit| {
             let there = resident(map, unit);
             let state = map.unit_mut(unit);
-            let stays = there & state.refused() != 0;
-            if !stays {
-                self.refused -= state.refused().count_ones() as usize;
+            let refused = state.refused();
+            let stays = refused & there;
+            if stays != refused {
+                self.refused -= (refused & !there).count_ones() as usize;
                 state.forget_refusals();
+                state.refuse(stays);
             }
-            stays
+            stays != 0
         });
+    }
+
+    /// The same if it was not done lately: memory that refused may be unmapped, and nobody short of room then.
+    pub fn prune_refusals(
+        &mut self,
+        map: &mut PageMap,
+        resident: impl Fn(&PageMap, UnitNumber) -> Mask,
+    ) {
+        if self.refused > 0 && self.now_ms.wrapping_sub(self.pruned_ms) >= PRUNED_MS {
+            self.pruned_ms = self.now_ms;
+            self.forget_gone_refusals(map, resident);
+        }
+    }
+
+    /// Whether units that come back out of turn wait for it.
+    pub fn is_readmitting(&self) -> bool {
+        !self.readmitted.is_empty()
     }
 
     /// Pages `mask` of a unit, whose turn it was, cannot leave, but others of it can when they are due. So it stands aside,

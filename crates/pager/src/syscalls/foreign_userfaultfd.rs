@@ -58,10 +58,13 @@ impl<K: Kernel> Pager<K> {
         }
         while let Some(process) = self.process() {
             let seen = self.registration.rounds();
-            if !self
-                .kernel
-                .on_own_stack(move || self.lock().ranges.overlaps(start, end))
-            {
+            // Not what another thread maps in between meanwhile.
+            let is_left = move || {
+                let state = self.lock();
+                let mut left = state.ranges.within(start, end);
+                left.any(|range| range.attributes.released)
+            };
+            if !self.kernel.on_own_stack(is_left) {
                 return;
             }
             process.member.wake_self();

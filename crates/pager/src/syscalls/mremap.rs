@@ -42,7 +42,8 @@ fn grown(ranges: &Ranges, (start, end): (usize, usize)) -> Option<Attributes> {
     };
     let pinned = Pinned {
         for_good: all(|p| p.for_good),
-        held: all(|p| p.held),
+        // Nobody holds what comes.
+        held: false,
         keyed: all(|p| p.keyed),
     };
     let last = ranges.within(start, end).last()?.attributes;

@@ -1,8 +1,8 @@
 //! Memory that a program writes through `/proc/self/mem`, as Julia does with code that it may otherwise only read.
 //!
-//! The kernel waits for nobody there: where a page is out, or protected so that a write to it is seen, it answers EIO.
-//! Then the memory around is let go as for a userfaultfd of the program's own, and the program's call is made once more. So
-//! that memory stays in RAM, and counts as what is not managed.
+//! The kernel waits for nobody there: where a page is out, or protected so that a write to it is seen, it answers EIO. And
+//! a page that is there it writes without asking anybody, though its content may just be on the way out. So what is to
+//! be written is let go before, as for a userfaultfd of the program's own: it stays in RAM, and counts as what is not managed.
 //!
 //! Not here: reads; `pwritev`, and `write` after `lseek`; files of other processes' memory.
 
@@ -10,6 +10,7 @@ use core::ffi::{c_int, c_long, c_void};
 use core::mem::MaybeUninit;
 
 use ebb_pager::hooks;
+use ebb_sys::memory::PAGE;
 use ebb_sys::{Errno, proc, raw};
 
 use crate::symbols::dlsym_next::DlsymNext;
@@ -23,9 +24,6 @@ static PWRITE: DlsymNext<Pwrite> = unsafe { DlsymNext::new(c"pwrite") };
 
 /// No file is as large, and no memory lies lower: the system maps far above, and the heap, too.
 const LOWEST: i64 = 1 << 40;
-
-/// Code is allocated piece by piece: what is let go at a time is a multiple of this, which keeps the pieces few.
-const AROUND: usize = 2 << 20;
 
 /// # Safety
 /// `pwrite(2)`'s.
@@ -84,7 +82,10 @@ unsafe fn write_memory(
     len: usize,
     at: usize,
 ) -> Result<usize, i32> {
-    let (mut done, mut released) = (0, false);
+    let start = at & !(PAGE - 1);
+    let end = at.saturating_add(len).next_multiple_of(PAGE);
+    hooks::release_written(start, end - start);
+    let mut done = 0;
     while done < len {
         let (from, at, left) = (from.wrapping_byte_add(done), at + done, len - done);
         let buffer = from.expose_provenance() as c_long;
@@ -92,12 +93,6 @@ unsafe fn write_memory(
         // SAFETY: the caller answers for the call.
         match unsafe { raw::checked(libc::SYS_pwrite64, args) } {
             Ok(written) if written > 0 => done += written,
-            Err(Errno(libc::EIO)) if !released => {
-                let start = at & !(AROUND - 1);
-                let end = at.saturating_add(left).next_multiple_of(AROUND);
-                hooks::release_written(start, end - start);
-                released = true;
-            }
             Err(Errno(error)) if done == 0 => return Err(error),
             _ => break,
         }

@@ -287,7 +287,7 @@ impl Supervisor {
     pub(super) fn warn_of_full_devices(&mut self) {
         let (us, now) = (std::process::id(), Instant::now());
         for n in 0..MAX_DEVICES {
-            let is_full = self.is_full(n);
+            let is_full = self.rows[n].is_some() && self.is_full(n);
             let Some(row) = &mut self.rows[n] else {
                 continue;
             };

@@ -84,6 +84,12 @@ impl Backing {
         }
     }
 
+    /// Nothing is known of that here, in a forked child.
+    pub fn forget_full(&self) {
+        self.full.store(0, Relaxed);
+        self.confirmed.store(false, Relaxed);
+    }
+
     fn has_room_again(&self) {
         self.short.store(0, Relaxed);
         self.next.store(PASSES, Relaxed);

@@ -58,7 +58,8 @@ fn a_file_that_may_not_grow_leaves_the_pages_to_other_devices() {
     let later: Vec<EntryId> = (1..100).map(|seed| store(swap, seed).unwrap()).collect();
     assert_eq!(rig.devices[0].writes.load(Relaxed), 2, "tried again");
     assert_eq!(rig.counters.write_error.get(), 1);
-    assert!(!swap.file_limited() && !swap.is_newly_file_limited());
+    assert!(!swap.file_limited(), "another takes the pages");
+    assert!(swap.is_newly_file_limited() && !swap.is_newly_file_limited());
     is_intact(swap, early, 0);
     for (entry, seed) in later.into_iter().zip(1..) {
         is_intact(swap, entry, seed);
@@ -69,10 +70,9 @@ fn a_file_that_may_not_grow_leaves_the_pages_to_other_devices() {
     let usage = devices.usage();
     assert!(!usage[0].accepting && !usage[0].out && usage[0].errors == 0);
     assert!(usage[1].accepting);
-    // Where no other device takes pages, that is why; it is said once.
+    // Where no other device takes pages, that is why.
     devices.retire(DeviceId(1));
-    assert!(swap.file_limited() && swap.is_newly_file_limited());
-    assert!(swap.file_limited() && !swap.is_newly_file_limited());
+    assert!(swap.file_limited());
     assert_eq!(store(swap, 100), Err(StoreError::Full));
     let third = devices.add(faulty(1, &rig.world), DeviceSpec::default(), None);
     store(swap, 100).unwrap();
