@@ -25,6 +25,9 @@ static PWRITE: DlsymNext<Pwrite> = unsafe { DlsymNext::new(c"pwrite") };
 /// No file is as large, and no memory lies lower: the system maps far above, and the heap, too.
 const LOWEST: i64 = 1 << 40;
 
+/// How often memory is let go anew where the kernel says that a page is not there.
+const TRIES: usize = 16;
+
 /// # Safety
 /// `pwrite(2)`'s.
 #[unsafe(no_mangle)]
@@ -34,7 +37,7 @@ pub unsafe extern "C-unwind" fn pwrite(
     len: usize,
     at: i64,
 ) -> isize {
-    if at >= LOWEST && hooks::pages() && is_own_memory(fd) {
+    if at >= LOWEST && is_own_memory(fd) {
         // SAFETY: the caller answers for the call, here and below.
         let written = libc_result(|| unsafe { write_memory(fd, from, len, at as usize) });
         return written.map_or(-1, |bytes| bytes as isize);
@@ -82,17 +85,19 @@ unsafe fn write_memory(
     len: usize,
     at: usize,
 ) -> Result<usize, i32> {
-    let start = at & !(PAGE - 1);
-    let end = at.saturating_add(len).next_multiple_of(PAGE);
-    hooks::release_written(start, end - start);
-    let mut done = 0;
+    let (mut done, mut tries) = (0, 0);
     while done < len {
         let (from, at, left) = (from.wrapping_byte_add(done), at + done, len - done);
+        let start = at & !(PAGE - 1);
+        let end = at.saturating_add(left).next_multiple_of(PAGE);
+        hooks::release_written(start, end - start);
         let buffer = from.expose_provenance() as c_long;
         let args = [fd.into(), buffer, left as c_long, at as c_long, 0, 0];
         // SAFETY: the caller answers for the call.
         match unsafe { raw::checked(libc::SYS_pwrite64, args) } {
             Ok(written) if written > 0 => done += written,
+            // The process begins to page just now, or nothing is mapped there.
+            Err(Errno(libc::EIO)) if tries < TRIES => tries += 1,
             Err(Errno(error)) if done == 0 => return Err(error),
             _ => break,
         }
