@@ -22,7 +22,7 @@
 //! | static | why it is one for the process |
 //! |---|---|
 //! | `kernel::tasks::REGISTRY` | a task knows itself from its stack pointer alone, in `malloc` too |
-//! | `process::task::LAUNCH`, `TEMPLATE` | a new task has nothing but its number to find its order by |
+//! | `process::task::LAUNCH` | a new task has nothing but its number to find its order by |
 //! | `process::credentials::CHANGES` | any thread of the program changes users for all tasks |
 //! | `process::program::PROGRAM` | the kernel clears its word when the first thread ends |
 //! | `process::program::OWN_PAGE` | the kernel empties it in a forked child, and it costs no mapping |

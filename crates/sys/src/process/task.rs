@@ -49,6 +49,8 @@ struct Order {
 
 /// The parts from which tasks are made.
 struct Launch {
+    /// The pattern of their control blocks; none where no task can be started.
+    template: OnceBox<Template>,
     /// The place where the control blocks lie, once there are stacks.
     block_area: AtomicUsize,
     orders: [Order; TASKS],
@@ -56,13 +58,11 @@ struct Launch {
     answer: AtomicUsize,
 }
 
-/// The pattern of their control blocks; none where no task can be started.
+/// One for the process: a new task, which has nothing but its number, finds its order there.
 // Beside what every process writes as it starts, and on no page of its own.
 #[unsafe(link_section = ".data")]
-static TEMPLATE: OnceBox<Template> = OnceBox::new();
-
-/// One for the process: a new task, which has nothing but its number, finds its order there.
 static LAUNCH: Launch = Launch {
+    template: OnceBox::new(),
     block_area: AtomicUsize::new(0),
     orders: [const {
         Order {
@@ -76,7 +76,7 @@ static LAUNCH: Launch = Launch {
 /// Looks at what tasks will need of the calling thread. Called once, before another thread runs.
 pub fn prepare() {
     if let Some(template) = Template::take() {
-        let _ = TEMPLATE.set(Box::new(template));
+        let _ = LAUNCH.template.set(Box::new(template));
     }
 }
 
@@ -233,7 +233,7 @@ extern "C" fn lead(number: usize) -> ! {
 }
 
 extern "C" fn first(number: usize) -> ! {
-    if let Some(template) = TEMPLATE.get() {
+    if let Some(template) = LAUNCH.template.get() {
         template.register_rseq();
     }
     let order = &LAUNCH.orders[number];
@@ -282,7 +282,7 @@ fn leave_descriptors() {
 
 /// Makes the areas of stacks and control blocks, if there are none.
 fn make_areas() -> Result<(), Errno> {
-    let Some(template) = TEMPLATE.get() else {
+    let Some(template) = LAUNCH.template.get() else {
         return Err(Errno(libc::ENOTSUP));
     };
     if REGISTRY.stack_area().is_none() {
@@ -340,7 +340,7 @@ unsafe fn block(number: usize) -> usize {
 
 /// The pattern of control blocks, and where this number's begins.
 fn block_place(number: usize) -> (&'static Template, usize) {
-    let template = TEMPLATE.get().expect("there are areas");
+    let template = LAUNCH.template.get().expect("there are areas");
     let start = LAUNCH.block_area.load(SeqCst) + number * template.bytes();
     (template, start)
 }
