@@ -52,6 +52,13 @@ pub enum IoError {
     Request,
 }
 
+impl IoError {
+    /// Whether it may be of one transfer of several alone: each is to be tried by itself then.
+    pub fn is_of_one(self) -> bool {
+        matches!(self, Self::Slot | Self::Request)
+    }
+}
+
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -243,7 +243,7 @@ pub trait Kernel: Sync + Sized + 'static {
     /// # Safety
     /// As the system call.
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno>;
-    /// `pkey_mprotect(2)`; by itself as where there are no keys but the first.
+    /// `pkey_mprotect(2)`, with [`NO_KEY`] as `mprotect(2)`.
     ///
     /// # Safety
     /// As the system call.
@@ -253,13 +253,7 @@ pub trait Kernel: Sync + Sized + 'static {
         len: usize,
         prot: i32,
         key: i32,
-    ) -> Result<(), Errno> {
-        match key {
-            // SAFETY: passed on to the caller.
-            NO_KEY | 0 => unsafe { self.mprotect(addr, len, prot) },
-            _ => Err(Errno(libc::EINVAL)),
-        }
-    }
+    ) -> Result<(), Errno>;
     /// `madvise(2)`.
     ///
     /// # Safety

@@ -113,7 +113,6 @@ impl Devices {
     /// # Errors
     /// `NoRoom` if there is too little for all that is on it: then nothing was moved, and the device
     /// goes on as before. Only what others take meanwhile shows in a later step, or in the midst of one.
-    #[cold] // Small rather than fast: in the background, or once.
     pub fn drain_step(&self, cpu: Cpu, device: DeviceId, max: usize) -> Result<Drain, DrainError> {
         let device = self.known(device)?;
         let mover = self.mover.get().ok_or(DrainError::NoMover)?;
@@ -283,7 +282,6 @@ impl Devices {
     /// # Errors
     /// Slots are in use, or other processes read some; `Unfinished` as long as clusters are left to be discarded. Then
     /// the device is in service as before.
-    #[cold] // Small rather than fast: in the background, or once.
     pub fn remove(&self, cpu: Cpu, device: DeviceId) -> Result<(), DrainError> {
         let device = self.known(device)?;
         self.flush_all_returns(cpu);

@@ -58,7 +58,6 @@ impl Devices {
 
     /// Room that another thread has in its hands for the moment is counted nowhere: where room is short
     /// it is waited for, as in an allocation.
-    #[cold] // Small rather than fast: in the background, or once.
     pub(super) fn estimate_of(&self, device: &Device) -> DrainEstimate {
         let (mut looks, mut listener) = (0, None);
         loop {

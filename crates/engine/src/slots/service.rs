@@ -172,9 +172,9 @@ enum TakenOut {
 }
 
 impl Device {
-    /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good, and so
-    /// does that this process may not write: the lists' lock is held, so that who ceases for them and who begins see
-    /// each other.
+    /// Begins to accept allocations, or ceases to; whether that is a change. Errors take it out for good, and so does
+    /// a process that may not write. The lists' lock is held, so that one who ceases for them and one who begins see each
+    /// other.
     pub(super) fn accept(&self, yes: bool) -> bool {
         let lists = self.lists();
         let failed = self.errors.load(Relaxed) >= DEVICE_ERROR_LIMIT;

@@ -9,7 +9,6 @@ use crate::{EntryId, MAX_ENTRIES};
 
 impl Swap {
     /// Empties or squeezes one window, if the slack is worth it; whether that was of use.
-    #[cold] // Small rather than fast: in the background, or once.
     pub(super) fn compact_step(&self, worth: Worth) -> bool {
         self.empty_window(worth) || self.squeeze_window(worth)
     }

@@ -187,7 +187,6 @@ impl Swap {
     }
 
     /// Compresses pages of `which` of a block of entries again, together, if there is something to gain.
-    #[cold] // Small rather than fast: in the background, or once.
     fn recompress(
         &self,
         cpu: Cpu,

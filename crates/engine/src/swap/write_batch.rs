@@ -37,8 +37,7 @@ pub fn write_runs(
     for (run, &result) in runs.iter().zip(&*of_runs) {
         let (pages, after) = rest.split_at_mut(run.data.len() / PAGE_SIZE);
         pages.fill(result);
-        // What is refused of many may be taken of one, and says nothing of each.
-        if pages.len() > 1 && matches!(result, Err(IoError::Slot | IoError::Request)) {
+        if pages.len() > 1 && result.is_err_and(IoError::is_of_one) {
             write_singly(&*store, *run, pages, retry);
         }
         rest = after;

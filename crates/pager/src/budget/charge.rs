@@ -141,8 +141,8 @@ impl Charge {
         (self.unmanaged, self.kernel) != before
     }
 
-    /// Gives back what is charged beyond need, but for `keep` pages. Nothing is kept of what the tree has too much:
-    /// a measure that comes and goes, as of a buffer, would else give the program room beyond the budget each time.
+    /// Gives back what is charged beyond need, but for `keep` pages. Nothing is kept of what the tree has too much.
+    /// Else a buffer that comes and goes would give the program room beyond the budget each time.
     pub fn settle(&mut self, member: &Member, used: i64, keep: i64) {
         self.give_credit_back(member);
         let excess = member.charged() as i64 - member.limit() as i64;

@@ -46,7 +46,8 @@ impl<K: Kernel> FaultService<K> {
                 mib(stays + to_come + WORK)
             ))
         }
-        if self.swap.met_file_limit() && !self.swap_space.devices.devices.has_room() {
+        let devices = &self.swap_space.devices.devices;
+        if self.swap.met_file_limit() && !devices.has_room() {
             self.fail(&format!(
                 "{OUT_OF_MEMORY}the budget's {} MiB are in use, and what is in them cannot be swapped out, as the program may \
                  write no larger file (RLIMIT_FSIZE, `ulimit -f`); raise that limit or --memory, or give --swap a \
@@ -55,7 +56,6 @@ impl<K: Kernel> FaultService<K> {
             ))
         }
         let outside = self.member.outside();
-        let devices = &self.swap_space.devices.devices;
         let advice = if outside > budget / 2 {
             "programs whose memory cannot be managed fill it: raise --memory by what they need"
         } else if !self.member.has_devices() {

@@ -54,7 +54,6 @@ impl<K: Kernel> FaultService<K> {
     }
 
     /// Registers every range that is not, and learns which of its pages are present.
-    #[cold] // Small rather than fast: in the background, or once.
     pub fn register_all(&self, state: &mut State) {
         self.base.registration.begin_round();
         let mut at = 0;

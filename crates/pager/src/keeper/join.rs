@@ -11,7 +11,6 @@ use std::time::Duration;
 
 impl<K: Kernel> Pager<K> {
     /// On the first task of a helper: the keeper, from its begin to its end.
-    #[cold] // Small rather than fast: in the background, or once.
     pub fn run_keeper(&'static self) -> ! {
         // A program that fills memory with many threads is paged too late by one that waits for its turn.
         self.kernel.short_slice();

@@ -112,7 +112,6 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// One turn: waits for news, and does all that has to be done by then.
-    #[cold] // Small rather than fast: in the background, or once.
     fn keeper_turn(&'static self, keeper: &Keeper<K>, turn: &mut KeeperTurn) {
         keeper.look_after_service(turn);
         let pause = keeper.keeper_pause(turn);

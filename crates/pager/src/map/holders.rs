@@ -1,4 +1,4 @@
-//! Who needs memory to stay for a while: threads on stacks that the program brought, and robust mutexes. Plain data
+//! The holders of memory that stays for a while: threads on stacks that the program brought, and robust mutexes. Plain data
 //! under the lock.
 //!
 //! The attribute of a range says that some holder is there (`Pinned::held`). Here is which, by its bytes: two may have
@@ -6,7 +6,7 @@
 //! join does not tell: threads may be detached. A number that is used again holds the stack for longer, nothing else.
 //! A mutex is held until it is destroyed.
 //!
-//! Who has ended is noted as *gone*. The keeper makes an end of the pages' stay, as it alone can protect pages
+//! A holder that has ended is noted as *gone*. The keeper makes an end of the pages' stay, as it alone can protect pages
 //! that relatives share.
 //!
 //! Holders of memory that was unmapped go with it. Of memory that moved they stay behind, and its pins are for good.
@@ -66,7 +66,7 @@ impl Holders {
         first..last.max(first)
     }
 
-    /// A thread is about to be made on a stack. What was a stack there is none any more.
+    /// A thread is about to be made on a stack. Older stacks there are none any more.
     pub fn add_stack(&mut self, start: usize, end: usize) {
         let over = self.stacks_in((start, end));
         let at = over.start;

@@ -62,15 +62,15 @@ impl<K: Kernel> Context<K> {
         self.set_protection(start, len, true);
     }
 
-    /// Lets memory be written again, but for what the program mapped there anew without libc. Who waits for that has a
-    /// fault that is to be served, or is to be woken.
-    /// In more than a window all behind that stays protected, and each page costs a fault.
+    /// Lets memory be written again, but for what the program mapped there anew without libc. A thread that waits
+    /// for that has a fault that is to be served, or is to be woken. In more than a window all behind that stays protected,
+    /// and each page costs a fault.
     pub fn unprotect(&self, start: usize, len: usize) {
         self.set_protection(start, len, false);
     }
 
-    /// The kernel stops at the first memory of a range that is not registered. A window is then done
-    /// piece by piece. Not more, of which there may be millions of pieces.
+    /// The kernel stops at the first memory of a range that is not registered. A window is then done piece by piece. Not
+    /// more, of which there may be millions of pieces.
     fn set_protection(&self, start: usize, len: usize, on: bool) {
         let window = 2 * PAGE_SIZE..=Mask::BITS as usize * PAGE_SIZE;
         if self.kernel.protect(start, len, on).is_err() && window.contains(&len) {

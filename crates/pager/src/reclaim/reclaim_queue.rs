@@ -589,7 +589,7 @@ impl ReclaimQueue {
     }
 
     /// Refusals of pages that are gone by now are forgotten.
-    pub fn forget_gone_refusals(
+    fn forget_gone_refusals(
         &mut self,
         map: &mut PageMap,
         resident: impl Fn(&PageMap, UnitNumber) -> Mask,

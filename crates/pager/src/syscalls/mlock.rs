@@ -1,4 +1,4 @@
-//! Memory that has to stay, as the program locked it. What stays for other reasons: see [`pin`](super::pin).
+//! Memory that has to stay, as the program locked it. Memory that stays for other reasons: see [`pin`](super::pin).
 //!
 //! The kernel refuses to move pages between locked and unlocked memory. So memory that is locked to it is locked
 //! here: from before the call that locks it, and after the one that unlocks it.

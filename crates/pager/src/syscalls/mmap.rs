@@ -50,7 +50,7 @@ fn only_code(prot: i32) -> bool {
     prot & (libc::PROT_EXEC | libc::PROT_WRITE) == libc::PROT_EXEC
 }
 
-/// What changes of memory that is protected so. Without a key it keeps the one it has.
+/// The change of memory that is protected so. Without a key it keeps the one it has.
 fn protected_so(prot: i32, key: i32) -> impl Fn(&mut Attributes) {
     move |a| {
         a.protection = prot;
@@ -63,7 +63,7 @@ fn protected_so(prot: i32, key: i32) -> impl Fn(&mut Attributes) {
 /// Addresses that hold nothing and are not managed.
 const EMPTY: i32 = PRIVATE | libc::MAP_NORESERVE | OURS;
 
-/// What may be written may be read, too, whatever a program asks for: the processor knows nothing else. The kernel moves
+/// Memory that may be written may be read, too, whatever a program asks for: the processor knows nothing else. The kernel moves
 /// pages only where both sides are alike by name.
 fn readable(prot: i32) -> i32 {
     match prot & libc::PROT_WRITE {

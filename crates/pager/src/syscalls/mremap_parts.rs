@@ -8,34 +8,36 @@
 //! As with the kernel's call, other threads see it in between, what was moved before an error stays where it is then,
 //! and holes stay holes. Before 6.17 that kernel refuses what is moved here; no program relies on that.
 
-use crate::map::ranges::{Attributes, Range, Ranges};
+use crate::map::ranges::{Attributes, Ranges};
 use crate::pager::Pager;
 use crate::process::outcome::Outcome;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
 
-/// The attributes by which a program, and the kernel without us, tell mappings apart.
-pub(super) fn known(a: Attributes) -> (i32, bool, crate::map::ranges::InChild) {
-    (a.protection, a.locked, a.in_child)
-}
+/// The flags of the call that are known here.
+pub(super) const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 
-/// Where the first part of `start..end` ends that is alike.
-fn part_end(ranges: &Ranges, start: usize, end: usize) -> usize {
+/// Where the first part of `start..end` ends that a program, and the kernel without us, know as one mapping, or that is
+/// not managed.
+pub(super) fn part_end(ranges: &Ranges, start: usize, end: usize) -> usize {
+    let known = |a: Attributes| (a.protection, a.locked, a.in_child);
     let Some(first) = ranges.find(start) else {
         return ranges.next(start, end).map_or(end, |range| range.start);
     };
     let mut at = start;
-    let is_next = |at: usize, range: &Range| {
-        range.start == at && known(range.attributes) == known(first.attributes)
-    };
     for range in ranges.within(start, end) {
-        if !is_next(at, &range) {
+        if range.start != at || known(range.attributes) != known(first.attributes) {
             break;
         }
         at = range.end;
     }
     at
+}
+
+/// Whether two areas, each a start and a length, have nothing in common.
+pub(super) fn are_apart((a, a_len): (usize, usize), (b, b_len): (usize, usize)) -> bool {
+    a + a_len <= b || b + b_len <= a
 }
 
 impl<K: Kernel> Pager<K> {
@@ -47,14 +49,13 @@ impl<K: Kernel> Pager<K> {
         flags: i32,
         new_addr: usize,
     ) -> bool {
-        const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         const MOVES: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let len = page_up(old_len);
-        let (Some(end), Some(new_end)) = (old.checked_add(len), new_addr.checked_add(len)) else {
+        let (Some(end), Some(_)) = (old.checked_add(len), new_addr.checked_add(len)) else {
             return false;
         };
         let is_whole = (old | new_addr).is_multiple_of(PAGE_SIZE) && len == page_up(new_len);
-        let is_apart = new_end <= old || end <= new_addr;
+        let is_apart = are_apart((old, len), (new_addr, len));
         let is_known = flags & !KNOWN == 0 && flags & MOVES == MOVES;
         if old_len == 0 || !(is_whole && is_apart && is_known) {
             return false;

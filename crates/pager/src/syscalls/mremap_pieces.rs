@@ -6,7 +6,7 @@
 
 use crate::map::ranges::{Attributes, Ranges};
 use crate::pager::Pager;
-use crate::syscalls::mremap_parts::known;
+use crate::syscalls::mremap_parts::{KNOWN, are_apart, part_end};
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::paging::Kernel;
@@ -14,15 +14,8 @@ use ebb_sys::paging::Kernel;
 /// The attributes of memory that a program knows as one mapping: all of it is managed, and alike but for what the pager
 /// alone knows.
 pub fn of_one_mapping(ranges: &Ranges, (start, end): (usize, usize)) -> Option<Attributes> {
-    let first = ranges.find(start).filter(|_| start < end)?.attributes;
-    let mut at = start;
-    for range in ranges.within(start, end) {
-        if range.start != at || known(range.attributes) != known(first) {
-            return None;
-        }
-        at = range.end;
-    }
-    (at == end).then_some(first)
+    let first = ranges.find(start).filter(|_| start < end)?;
+    (part_end(ranges, start, end) == end).then_some(first.attributes)
 }
 
 /// The first registered part of `at..end`, be it several ranges.
@@ -78,7 +71,6 @@ impl<'a, K: Kernel> Pieces<'a, K> {
 
     /// Makes it piece by piece.
     pub fn remap(&mut self) -> Result<usize, Errno> {
-        const KNOWN: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let &mut Self {
             old,
             old_len,
@@ -95,7 +87,7 @@ impl<'a, K: Kernel> Pieces<'a, K> {
             return Err(Errno(libc::EINVAL));
         }
         if flags & libc::MREMAP_FIXED != 0 {
-            let apart = target + new_len <= old || old + old_len <= target;
+            let apart = are_apart((target, new_len), (old, old_len));
             let aligned = target.is_multiple_of(PAGE_SIZE);
             if flags & libc::MREMAP_MAYMOVE == 0 || !apart || !aligned {
                 return Err(Errno(libc::EINVAL));

@@ -27,7 +27,7 @@ use std::ops::ControlFlow::{Break, Continue};
 /// Of a stack, the part at its end that is filled: libc's and the kernel's data of a thread.
 const FILLED: usize = 256 << 10;
 
-/// What was pinned.
+/// The memory that was pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// Nothing: it is not managed.
@@ -38,7 +38,7 @@ pub enum Found {
     Paged,
 }
 
-/// What changes of the holders, at an address.
+/// A change of the holders, at an address.
 #[derive(Clone, Copy)]
 enum Change {
     /// A thread is to be made on a stack so long.
@@ -168,7 +168,7 @@ impl<K: Kernel> Pager<K> {
         self.let_gone_go(&mut self.lock());
     }
 
-    /// What is held by nobody any more is pinned no more. In a process that pages the keeper does it.
+    /// Memory that nobody holds any more is pinned no more. In a process that pages the keeper does it.
     fn let_gone_go(&'static self, state: &mut Locked) {
         while let Some((start, end)) = state.holders.take_gone() {
             let (start, end) = pages(start, end - start);
@@ -188,8 +188,8 @@ impl<K: Kernel> Pager<K> {
         self.change(state, start, end, |a| a.pinned.held = held);
     }
 
-    /// All of a stack is there, and may be written without service, but for pages that nobody has touched: they may be
-    /// much more than there is room for.
+    /// All of a stack is there, and may be written without service. Not pages that nobody has touched: there may be no
+    /// room for as many.
     fn bring_in_stack(&'static self, start: usize, end: usize) {
         let last = start.max(end.saturating_sub(FILLED));
         self.bring_in(last, end);
@@ -241,7 +241,7 @@ impl<K: Kernel> Pager<K> {
         pinned.unwrap_or(Found::Unmanaged)
     }
 
-    /// Nothing of an area leaves from now on. What is out still has to be brought in.
+    /// Nothing of an area leaves from now on. Pages that are out still have to be brought in.
     pub(crate) fn pin_locked(
         &'static self,
         start: usize,

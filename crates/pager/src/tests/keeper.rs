@@ -292,7 +292,7 @@ impl Store for SlowDiscards {
     }
 }
 
-/// What a program freed is discarded before its device goes. Forks wait for the keeper's turn meanwhile.
+/// Slots that a program freed are discarded before their device goes. Forks wait for the keeper's turn meanwhile.
 #[test]
 fn a_device_that_goes_is_discarded_bit_by_bit() {
     let store = SlowDiscards::default();

@@ -75,7 +75,7 @@ fn pages_that_refuse_are_in_nobodys_way() {
     }
 }
 
-/// What refuses no more leaves, one after the other, though nothing else is there that might.
+/// Pages that refuse no more leave, one after the other, though nothing else is there that might.
 #[test]
 fn pages_that_refused_leave_when_they_do_no_more() {
     for pinned in [true, false] {
@@ -120,7 +120,7 @@ fn memory_in_the_place_of_what_refused_leaves() {
     machine.check();
 }
 
-/// What refuses counts as memory that cannot be swapped out, unless that is known of its range.
+/// A page that refuses counts as memory that cannot be swapped out, unless that is known of its range.
 #[test]
 fn pages_that_refuse_are_counted_once_as_those_that_stay() {
     let (mut machine, start) = refusing(true);

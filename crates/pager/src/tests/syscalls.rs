@@ -403,16 +403,22 @@ fn memory_that_moves_to_pages_in_transit_moves_back_until_they_arrived() {
     }
 }
 
+/// Two units, of which the second may only be read.
+fn half_sealed(machine: &mut Machine) -> usize {
+    let start = half_out(machine, 2 * UNIT);
+    let sealed = start + UNIT * PAGE;
+    machine
+        .mprotect(sealed, UNIT * PAGE, libc::PROT_READ)
+        .unwrap();
+    start
+}
+
 /// The memory in the place may be gone when the kernel refuses to move other memory there.
 #[test]
 fn what_a_refused_move_unmapped_is_forgotten() {
     let mut machine = Machine::new(1024);
     let place = half_out(&mut machine, 3 * UNIT);
-    let old = half_out(&mut machine, 2 * UNIT);
-    let sealed = old + UNIT * PAGE;
-    machine
-        .mprotect(sealed, UNIT * PAGE, libc::PROT_READ)
-        .unwrap();
+    let old = half_sealed(&mut machine);
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // Memory of several parts moves, but does not grow.
     let (len, grown) = (2 * UNIT * PAGE, 3 * UNIT * PAGE);
@@ -426,16 +432,12 @@ fn what_a_refused_move_unmapped_is_forgotten() {
     machine.check();
 }
 
-/// What has two protections is two mappings, of which the kernel moves one at a time.
+/// Memory of two protections is two mappings, of which the kernel moves one at a time.
 #[test]
 fn memory_of_two_protections_moves_with_one_call() {
     let mut machine = Machine::new(1024);
     let place = half_out(&mut machine, 2 * UNIT);
-    let old = half_out(&mut machine, 2 * UNIT);
-    let sealed = old + UNIT * PAGE;
-    machine
-        .mprotect(sealed, UNIT * PAGE, libc::PROT_READ)
-        .unwrap();
+    let old = half_sealed(&mut machine);
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let len = 2 * UNIT * PAGE;
     assert_eq!(machine.mremap(old, len, len, how, place), Ok(place));

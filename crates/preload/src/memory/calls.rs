@@ -5,12 +5,12 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use ebb_pager::hooks;
-use ebb_sys::memory::{self as memory_of, PAGE};
+use ebb_sys::memory::{PAGE, read_own};
 use ebb_sys::userfaultfd::{UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
 use ebb_sys::{Errno, raw};
 
 use crate::symbols::dlsym_next::DlsymNext;
-use crate::symbols::errno::{keeping_errno, libc_result};
+use crate::symbols::errno::{keeping_errno, libc_result, not_there};
 
 /// # Safety
 /// `mmap(2)`'s.
@@ -244,10 +244,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         }
         match IOCTL.get() {
             Some(next) => next(fd, request, argument),
-            None => {
-                *libc::__errno_location() = libc::ENOSYS;
-                -1
-            }
+            None => not_there(),
         }
     }
 }
@@ -278,7 +275,7 @@ pub(crate) unsafe fn memory_ioctl(
     let mut area = [0; 16];
     let at = argument.cast::<u64>().wrapping_add(before).addr();
     // The kernel says what is wrong with it.
-    memory_of::read_own(at, &mut area).ok()?;
+    read_own(at, &mut area).ok()?;
     let word = |half: &[u8]| u64::from_ne_bytes(half.try_into().expect("a word"));
     let (start, len) = (word(&area[..8]), word(&area[8..]));
     let (start, end) = (start as usize, start.saturating_add(len) as usize);

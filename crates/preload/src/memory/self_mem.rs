@@ -10,11 +10,11 @@ use core::ffi::{c_int, c_long, c_void};
 use core::mem::MaybeUninit;
 
 use ebb_pager::hooks;
-use ebb_sys::memory::PAGE;
+use ebb_sys::memory::{PAGE, page_up};
 use ebb_sys::{Errno, proc, raw};
 
 use crate::symbols::dlsym_next::DlsymNext;
-use crate::symbols::errno::libc_result;
+use crate::symbols::errno::{libc_result, not_there};
 
 /// A thread may be cancelled in it, which unwinds.
 type Pwrite = unsafe extern "C-unwind" fn(c_int, *const c_void, usize, i64) -> isize;
@@ -45,11 +45,7 @@ pub unsafe extern "C-unwind" fn pwrite(
     match PWRITE.get() {
         // SAFETY: as above.
         Some(next) => unsafe { next(fd, from, len, at) },
-        None => {
-            // SAFETY: the location is this thread's and valid for its life.
-            unsafe { *libc::__errno_location() = libc::ENOSYS };
-            -1
-        }
+        None => not_there() as isize,
     }
 }
 
@@ -71,8 +67,7 @@ fn is_own_memory(fd: c_int) -> bool {
     let mut room = [MaybeUninit::uninit(); 32];
     let link = proc::path_of_fd(fd, &mut room).and_then(|link| core::str::from_utf8(link).ok());
     let number = link.and_then(|link| link.strip_prefix("/proc/")?.strip_suffix("/mem"));
-    // SAFETY: the call reads nothing of ours.
-    number.and_then(|number| number.parse().ok()) == Some(unsafe { libc::getpid() })
+    number.and_then(|number| number.parse().ok()) == Some(std::process::id())
 }
 
 /// The call. The kernel stops at the first page that it may not write; what lies behind is written by another call.
@@ -89,7 +84,7 @@ unsafe fn write_memory(
     while done < len {
         let (from, at, left) = (from.wrapping_byte_add(done), at + done, len - done);
         let start = at & !(PAGE - 1);
-        let end = at.saturating_add(left).next_multiple_of(PAGE);
+        let end = page_up(at.saturating_add(left));
         hooks::release_written(start, end - start);
         let buffer = from.expose_provenance() as c_long;
         let args = [fd.into(), buffer, left as c_long, at as c_long, 0, 0];

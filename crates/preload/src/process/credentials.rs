@@ -6,6 +6,7 @@ use core::ffi::{CStr, c_char, c_int};
 use ebb_pager::hooks;
 
 use crate::symbols::dlsym_next::DlsymNext;
+use crate::symbols::errno::not_there;
 
 macro_rules! changes_user {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
@@ -54,9 +55,7 @@ changes_user! {
 /// That of what `call` calls.
 unsafe fn change<F: Copy>(next: &DlsymNext<F>, call: impl FnOnce(F) -> c_int) -> c_int {
     let Some(function) = next.get() else {
-        // SAFETY: the location is this thread's.
-        unsafe { *libc::__errno_location() = libc::ENOSYS };
-        return -1;
+        return not_there();
     };
     hooks::user_will_change();
     let result = call(function);

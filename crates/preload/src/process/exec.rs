@@ -24,6 +24,7 @@ use crate::process::exec_policy::check;
 use crate::process::exec_target::{self, Search, Target};
 use crate::symbols::dlsym_next::DlsymNext;
 use crate::symbols::errno::libc_result;
+use crate::symbols::errno::not_there;
 
 type Strings = *const *const c_char;
 type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
@@ -497,14 +498,6 @@ unsafe fn start(target: Target, envp: Strings, call: impl FnOnce(Strings) -> c_i
             -1
         }
     }
-}
-
-/// # Safety
-/// The location of errno is this thread's; nothing else is asked.
-fn not_there() -> c_int {
-    // SAFETY: the location is this thread's.
-    unsafe { *libc::__errno_location() = libc::ENOSYS };
-    -1
 }
 
 /// `execve`, also for csrc/glue.c.

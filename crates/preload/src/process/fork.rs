@@ -30,6 +30,7 @@ use ebb_sys::{memory, raw, stack};
 
 use crate::process::copied_vfork::{self, Pipe};
 use crate::symbols::dlsym_next::DlsymNext;
+use crate::symbols::errno::not_there;
 
 unsafe extern "C" {
     // csrc/allocator.c
@@ -520,9 +521,7 @@ pub unsafe fn by_number(number: c_long, args: [c_long; 6]) -> c_long {
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     let Some(fork_alone) = FORK_ALONE.get() else {
         // libc is older than `_Fork`, so the program cannot have meant this symbol.
-        // SAFETY: the location is this thread's.
-        unsafe { *libc::__errno_location() = libc::ENOSYS };
-        return -1;
+        return not_there();
     };
     // SAFETY: handlers in their order around the fork.
     unsafe {
@@ -553,9 +552,7 @@ pub unsafe extern "C" fn clone(
     child_tid: *mut c_void,
 ) -> c_int {
     let Some(next) = CLONE.get() else {
-        // SAFETY: the location is this thread's.
-        unsafe { *libc::__errno_location() = libc::ENOSYS };
-        return -1;
+        return not_there();
     };
     // SAFETY: the caller's call as it stands, here and below.
     let call = || unsafe { next(entry, stack, flags, arg, parent_tid, tls, child_tid) };

@@ -1,5 +1,14 @@
 //! libc's convention for errors.
 
+use core::ffi::c_int;
+
+/// The answer of a call that libc does not have: `errno` says so.
+pub fn not_there() -> c_int {
+    // SAFETY: the location is this thread's and valid for its life.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
 /// Runs a memory hook: `errno` changes on failure alone.
 pub fn libc_result<T>(hook: impl FnOnce() -> Result<T, i32>) -> Result<T, ()> {
     keeping_errno(hook).map_err(|code| {

@@ -63,7 +63,7 @@ impl FileStore {
                         results[piece.op] = written;
                     }
                     // An error that is not the piece's alone is that of the next ones, too.
-                    if !matches!(written, Err(IoError::Slot | IoError::Request)) {
+                    if !written.is_err_and(IoError::is_of_one) {
                         all = written;
                     }
                     offset += piece.len as u64;

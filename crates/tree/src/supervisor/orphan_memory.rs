@@ -67,16 +67,13 @@ impl OrphanMemory {
             };
             for fault in faults {
                 // Refused: there by now, no longer mapped, or changing: looked at again if it still faults.
-                let is_woken = if fault.protected {
+                if fault.protected {
                     let _ = self.userfaultfd.protect(fault.address, PAGE, false);
-                    false
                 } else {
                     lost = true;
-                    self.userfaultfd.poison(fault.address, PAGE).is_ok()
-                };
-                if !is_woken {
-                    let _ = self.userfaultfd.wake(fault.address, PAGE);
+                    let _ = self.userfaultfd.poison(fault.address, PAGE);
                 }
+                let _ = self.userfaultfd.wake(fault.address, PAGE);
             }
         }
         lost

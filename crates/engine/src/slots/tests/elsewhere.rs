@@ -245,8 +245,8 @@ fn wrong_words_of_a_lender_are_refused() {
     }
 }
 
-/// A process has freed what filled a large device, which is removed then: each discard is a call of the system, and a
-/// fork waits for all that one attempt does.
+/// A process has freed all of a large device, which is removed then. Each discard is a call of the system, and a fork
+/// waits for all that one attempt does.
 #[test]
 fn a_removal_discards_a_few_clusters_at_a_time() {
     for accepts in [false, true] {

@@ -95,7 +95,7 @@ fn a_limit_of_file_sizes_is_noted_whoever_meets_it() {
     is_intact(swap, entry, 0);
 }
 
-/// What lies under a device has changed, and takes no single pages any more.
+/// The disk under a device has changed, and takes no single pages any more.
 #[test]
 fn a_device_that_refuses_requests_leaves_service() {
     let rig = preferring_the_first();
