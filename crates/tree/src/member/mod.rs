@@ -120,7 +120,11 @@ impl Member {
     pub fn alone(budget: u64, config: Config) -> Result<Self, Errno> {
         let (table, _fd) = Table::create(budget, config)?;
         let slot = table.take_slot(StateWord::of(SlotState::Joined));
-        Ok(Self::unsupervised(table, slot.ok_or(Errno::NOSPC)?, config))
+        let slot = slot.ok_or(Errno::NOSPC)?;
+        // Children that it forks are its relatives, as a supervisor would have it.
+        let family = table.next_family.fetch_add(1, SeqCst) + 1;
+        table.slot(slot).family.store(family, SeqCst);
+        Ok(Self::unsupervised(table, slot, config))
     }
 
     /// A member with slot `me` and no connection.
