@@ -25,15 +25,19 @@ use ebb_sys::paging::Kernel;
 /// The state, locked.
 pub type Locked = MutexGuard<'static, State>;
 
-/// The library's knowledge of a process, paged or not. Each part owns its state; `kernel` is the system.
+/// The library's knowledge of a process, paged or not. Each part owns its state; `kernel` is the system. In this order
+/// in memory: what each process writes as it starts shares a page with what the loader writes. A test counts (`start`).
+#[repr(C)]
 pub struct Base<K: Kernel> {
     /// The system.
     pub kernel: K,
+    /// Tree and keeper.
+    pub lifecycle: Lifecycle,
+    /// Calls of children that share this memory.
+    pub vfork_calls: VforkCalls,
     state: Mutex<State>,
     /// Waits for pages that others move.
     pub transit: Transit,
-    /// Tree and keeper.
-    pub lifecycle: Lifecycle,
     /// Forks.
     pub fork: ForkStage,
     /// Pages that relatives share.
@@ -42,8 +46,6 @@ pub struct Base<K: Kernel> {
     pub registration: Registration,
     /// Growth before the process pages.
     pub admission: Admission,
-    /// Calls of children that share this memory.
-    pub vfork_calls: VforkCalls,
     /// The end of the heap.
     pub heap_break: HeapBreak,
     /// Changes of the program's user.

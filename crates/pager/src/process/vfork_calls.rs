@@ -102,7 +102,8 @@ const COUNT_AT: u32 = 36;
 const MOST: u64 = (1 << (64 - COUNT_AT)) - 1;
 const ADDRESSES: usize = PAGE_SIZE << COUNT_AT;
 
-/// See the module.
+/// See the module. In this order in memory: the start of each process writes the first word (`Base`).
+#[repr(C)]
 pub struct VforkCalls {
     /// The number of this process, in memory that forked children have empty; null before [`begin`](Self::begin).
     own_pid: AtomicPtr<AtomicU32>,

@@ -158,9 +158,14 @@ impl Held {
     }
 }
 
+/// The attempt of each thread.
+type ByThread = HashMap<u32, Attempt, BuildHasherDefault<ThreadHasher>>;
+
 /// The attempts of all threads.
 pub struct Attempts {
-    threads: HashMap<u32, Attempt, BuildHasherDefault<ThreadHasher>>,
+    /// Those of all threads. None before the first fault: an empty map points at constants, and for that pointer the loader
+    /// would copy a page of data in each process that never pages.
+    threads: Option<ByThread>,
     /// Faults on pages that were new to their threads.
     work: u64,
     /// The last number given to a page that is known.
@@ -173,7 +178,7 @@ impl Attempts {
     /// Of no thread.
     pub const fn new() -> Self {
         Self {
-            threads: HashMap::with_hasher(BuildHasherDefault::new()),
+            threads: None,
             work: 0,
             numbers: 0,
             due: Time::ZERO,
@@ -184,10 +189,11 @@ impl Attempts {
     pub fn waits(&mut self, map: &mut PageMap, waiter: Waiter, missing: bool, now: Time) {
         let Waiter { thread, page } = waiter;
         // Each unit that leaves looks at all that are known: those of a burst of threads go again.
-        if self.threads.len() >= MANY && now >= self.due {
+        if self.count() >= MANY && now >= self.due {
             self.forget(now);
         }
-        let attempt = self.threads.entry(thread).or_insert_with(|| Attempt {
+        let threads = self.threads.get_or_insert_default();
+        let attempt = threads.entry(thread).or_insert_with(|| Attempt {
             pages: ArrayVec::new(),
             units: 0,
             waits: None,
@@ -219,7 +225,7 @@ impl Attempts {
 
     /// It has the page, and is to go on.
     pub fn served(&mut self, waiter: Waiter, now: Time) {
-        let attempt = self.threads.get_mut(&waiter.thread);
+        let attempt = self.of_mut(waiter.thread);
         // Woken by somebody else, it may wait for the next already.
         if let Some(attempt) = attempt.filter(|attempt| attempt.waits == Some(waiter.page)) {
             attempt.waits = None;
@@ -242,10 +248,10 @@ impl Attempts {
     }
 
     fn look(&self, map: &mut PageMap, unit: UnitNumber, by: Option<Waiter>, now: Time) -> Held {
-        let own = by.and_then(|by| self.threads.get(&by.thread));
+        let own = by.and_then(|by| self.of(by.thread));
         let age = own.map_or(u64::MAX, Attempt::age);
         let (mut held, mut known) = (Held::default(), false);
-        for (&thread, attempt) in &self.threads {
+        for (&thread, attempt) in self.threads.iter().flatten() {
             let mask = attempt.mask(unit);
             known |= mask != 0;
             let waits = by.is_some() && attempt.waits.is_some();
@@ -272,17 +278,18 @@ impl Attempts {
         if by_older {
             return;
         }
-        let attempt = self.threads.get_mut(&thread);
-        let pages = attempt.into_iter().flat_map(|attempt| &mut attempt.pages);
         self.numbers += 1;
+        let latest = self.numbers;
+        let attempt = self.of_mut(thread).into_iter();
+        let pages = attempt.flat_map(|attempt| &mut attempt.pages);
         for (_, number) in pages.filter(|(known, _)| *known == page) {
-            *number = self.numbers;
+            *number = latest;
         }
     }
 
     /// The pages that `by` faulted on last, the oldest first, without the one that it waits for.
     pub fn own(&self, by: Waiter) -> ArrayVec<PageNumber, PAGES> {
-        let pages = self.threads.get(&by.thread).into_iter();
+        let pages = self.of(by.thread).into_iter();
         let pages = pages.flat_map(|attempt| attempt.pages.iter().map(|&(page, _)| page));
         pages.filter(|&page| page != by.page).collect()
     }
@@ -294,17 +301,18 @@ impl Attempts {
 
     /// Forgets all: a forked child has none of the threads.
     pub fn clear(&mut self) {
-        self.threads.clear();
+        self.threads.iter_mut().for_each(HashMap::clear);
     }
 
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
-        self.threads.capacity() * size_of::<(u32, Attempt)>()
+        let places = self.threads.as_ref().map_or(0, HashMap::capacity);
+        places * size_of::<(u32, Attempt)>()
     }
 
     /// A thread waits for a page that it knows; it knows each once, by a number that was given.
     pub fn check(&self) {
-        for attempt in self.threads.values() {
+        for attempt in self.threads.iter().flat_map(HashMap::values) {
             let known = |page| attempt.pages.iter().filter(|p| p.0 == page).count();
             assert!(attempt.waits.is_none_or(|page| known(page) == 1));
             for &(page, number) in &attempt.pages {
@@ -316,10 +324,23 @@ impl Attempts {
         assert!(self.work <= self.numbers);
     }
 
+    fn count(&self) -> usize {
+        self.threads.as_ref().map_or(0, HashMap::len)
+    }
+
+    fn of(&self, thread: u32) -> Option<&Attempt> {
+        self.threads.as_ref()?.get(&thread)
+    }
+
+    fn of_mut(&mut self, thread: u32) -> Option<&mut Attempt> {
+        self.threads.as_mut()?.get_mut(&thread)
+    }
+
     /// Forgets threads that have not faulted for long: most of them are no more.
     fn forget(&mut self, now: Time) {
-        self.threads
-            .retain(|_, attempt| attempt.waits.is_some() || now < attempt.last + FORGOTTEN);
+        if let Some(threads) = &mut self.threads {
+            threads.retain(|_, attempt| attempt.waits.is_some() || now < attempt.last + FORGOTTEN);
+        }
         self.due = now + FORGOTTEN;
     }
 }
@@ -492,7 +513,7 @@ mod tests {
             known.waits(thread, thread as usize, u64::from(thread));
             known.served(thread, thread as usize, u64::from(thread));
         }
-        assert!(known.attempts.threads.len() <= 2 * FORGOTTEN.as_millis() as usize + MANY);
+        assert!(known.attempts.count() <= 2 * FORGOTTEN.as_millis() as usize + MANY);
         assert_eq!(known.free(9_999, None, 10_000), Some(false));
     }
 
