@@ -18,7 +18,8 @@
 //! 4. Before protection is taken away otherwise, the copies are given up: by a capture that has to own shared pages,
 //!    the end of sharing ([`Reclaimer::lift_protection`]), and `mremap`.
 //! 5. A forked child has the copies without the protection, until it is adopted: then it gives up those
-//!    of pages that are no longer its parent's too ([`Reclaimer::give_up_written`]).
+//!    of pages that are no longer its parent's too ([`Reclaimer::give_up_written`]), and all of pinned memory, which is
+//!    not protected anew.
 //!
 //! It pays where what was loaded is read and not written; [`Reclaimer::keeps`] learns whether it is.
 //! A copy on a device saves a write. One in the pool saves a compression, but takes room that could

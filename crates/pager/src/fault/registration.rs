@@ -116,10 +116,16 @@ impl<K: Kernel> FaultService<K> {
         self.base.join_again(start, len);
         if !state.protection.is_alone() {
             // New, or moved by mremap, which leaves the protection behind.
-            if range.attributes.is_protected() {
-                self.protect(start, len);
+            match range.attributes.is_protected() {
+                true => {
+                    self.protect(start, len);
+                    self.give_up_written(state, range.start, range.end);
+                }
+                false => {
+                    let pages = &mut state.pages;
+                    pages.drop_copies(self.swap, self.cpu(), range.start, range.end);
+                }
             }
-            self.give_up_written(state, range.start, range.end);
         }
         state
             .ranges

@@ -139,3 +139,29 @@ fn a_page_that_stays_gives_its_copy_up() {
     machine.read_all();
     machine.check();
 }
+
+/// A forked child has the copies without the protection, and memory under a key is not protected while relatives live.
+#[test]
+fn memory_under_a_key_gives_its_copies_up_when_it_is_registered_in_a_child() {
+    let mut machine = Machine::without_pool(768, RamStore::new(4096));
+    let start = read_again(&mut machine, 1);
+    let len = UNIT * PAGE;
+    machine
+        // SAFETY: the kernel is one in memory.
+        .call(|pager| unsafe { pager.pkey_mprotect(start, len, (PLAIN, 1)) })
+        .unwrap();
+    super::fork::fork(&mut machine);
+    assert!(matches!(machine.page(start), Page::Resident(Some(_))));
+    machine.kernel.unregister(start, len).unwrap();
+    let mut state = machine.process.lock();
+    state
+        .ranges
+        .change(start, start + len, |a| a.registered = false);
+    machine.process.register_all(&mut state);
+    machine.process.check_copies(&state);
+    drop(state);
+    assert_eq!(machine.page(start), Page::Resident(None));
+    machine.write(start, 255);
+    machine.read_all();
+    machine.check();
+}

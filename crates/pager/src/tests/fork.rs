@@ -9,7 +9,7 @@ use ebb_memory_kernel::PAGE;
 use ebb_sys::userfaultfd::Fault;
 
 /// Forks as the program's thread and the keeper do together.
-fn fork(machine: &mut Machine) {
+pub fn fork(machine: &mut Machine) {
     let (pager, process) = (machine.pager, machine.process);
     process.count_before_fork();
     while !process.quiesce(&mut machine.worker, &mut Refusals::default()) {}
