@@ -107,6 +107,19 @@ fn filters_that_reach_the_service_of_children() {
     }
 }
 
+/// An exec is looked into by calls that every dynamic program makes.
+#[test]
+fn a_launcher_that_filters_calls_by_a_list_starts_programs() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("jailer").as_os_str()]).time_limit(LIMIT);
+    let alone = free(&job, "alone");
+    let managed = Under::budget(64 * MIB).run(&job);
+    managed.assert_same(&alone, "under the filter");
+    managed.assert_quiet("under the filter");
+}
+
 const KILLS_ALL: &str = "
 import os, signal, time
 data = {i: f'record {i} of many' for i in range(500_000)}

@@ -587,9 +587,11 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: as above.
     unsafe {
-        let mut first = [1];
-        let is_there = memory::read_own(path as usize, &mut first).is_ok();
-        let target = match flags & libc::AT_EMPTY_PATH != 0 && is_there && first == [0] {
+        let is_empty = || {
+            let mut first = [1];
+            memory::read_own(path as usize, &mut first).is_ok() && first == [0]
+        };
+        let target = match flags & libc::AT_EMPTY_PATH != 0 && is_empty() {
             true => exec_target::open(dir),
             false => exec_target::named(path, Search::At(dir)),
         };

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, ProgramPath, UnmanagedReason, program_kind};
 use ebb_sys::file::Descriptor;
-use ebb_sys::{Errno, memory, raw};
+use ebb_sys::{Errno, raw};
 
 /// A program to be started.
 #[allow(clippy::large_enum_variant)] // A box would take the heap.
@@ -42,15 +42,20 @@ pub enum Search {
 /// `file` is a string, or nothing is there.
 #[inline(never)] // Its buffers are gone from the stack when the exec is made.
 pub unsafe fn named(file: *const c_char, search: Search) -> Target {
-    if memory::look_at_own(file as usize, &mut [0]).is_err_and(|e| e.0 == libc::EFAULT) {
+    let from = match search {
+        Search::At(from) => from,
+        Search::Path => libc::AT_FDCWD,
+    };
+    // By a call that every dynamic program makes: a filter may end this one for others. It changes nothing.
+    let looked = opened(from, file, libc::O_PATH);
+    if looked.is_err_and(|error| error.0 == libc::EFAULT) {
         return Target::Absent;
     }
-    // SAFETY: by the caller's contract.
+    // SAFETY: by the caller's contract; something is there.
     let file = unsafe { CStr::from_ptr(file) };
     match search {
-        Search::At(from) => follow(from, file),
-        Search::Path if file.to_bytes().contains(&b'/') => follow(libc::AT_FDCWD, file),
-        Search::Path => searched(file),
+        Search::Path if !file.to_bytes().contains(&b'/') => searched(file),
+        _ => follow(from, file),
     }
 }
 
@@ -107,17 +112,20 @@ fn is_file(path: &CStr) -> bool {
 }
 
 fn follow(from: c_int, path: &CStr) -> Target {
-    match opened(from, path) {
+    match opened(from, path.as_ptr(), READ) {
         Ok(file) => judge(file.as_fd(), path),
         Err(Errno(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => Target::Absent,
         Err(_) => Target::Managed,
     }
 }
 
-fn opened(from: c_int, path: &CStr) -> Result<Descriptor, Errno> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    let args = [from.into(), path.as_ptr() as i64, flags.into(), 0, 0, 0];
-    // SAFETY: a string; by the system call itself, as libc's function is a point of cancellation.
+const READ: c_int = libc::O_RDONLY | libc::O_NONBLOCK;
+
+/// EFAULT: there is no string.
+fn opened(from: c_int, path: *const c_char, flags: c_int) -> Result<Descriptor, Errno> {
+    let flags = flags | libc::O_CLOEXEC;
+    let args = [from.into(), path as i64, flags.into(), 0, 0, 0];
+    // SAFETY: the kernel reads the string; by the system call itself, as libc's function is a point of cancellation.
     let opened = unsafe { raw::checked(libc::SYS_openat, args)? };
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(Descriptor::from(unsafe {
@@ -128,7 +136,7 @@ fn opened(from: c_int, path: &CStr) -> Result<Descriptor, Errno> {
 /// Whether that file is there, and may be read. Yes where only the system is short of something.
 pub fn can_be_read(file: &CStr) -> bool {
     !matches!(
-        opened(libc::AT_FDCWD, file),
+        opened(libc::AT_FDCWD, file.as_ptr(), READ),
         Err(Errno(
             libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP
         ))
@@ -149,7 +157,7 @@ fn judge(file: BorrowedFd<'_>, path: &CStr) -> Target {
                 let Ok(path) = CStr::from_bytes_until_nul(next.with_null()) else {
                     break;
                 };
-                match opened(libc::AT_FDCWD, path) {
+                match opened(libc::AT_FDCWD, path.as_ptr(), READ) {
                     Ok(file) => behind = Some(file),
                     Err(_) => break,
                 }

@@ -26,7 +26,7 @@ use ebb_sys::futex_lock::FutexLock;
 use ebb_sys::heap::InternalHeap;
 use ebb_sys::signal::Blocked;
 use ebb_sys::syscall_trap::{self, Call, Copied, Forking};
-use ebb_sys::{memory, raw, stack};
+use ebb_sys::{memory, raw, secret, stack};
 
 use crate::process::copied_vfork::{self, Pipe};
 use crate::symbols::dlsym_next::DlsymNext;
@@ -219,6 +219,7 @@ unsafe fn hold() {
             hooks::make_ready();
         }
     }
+    secret::lock_for_fork();
     InternalHeap::lock_for_fork();
 }
 
@@ -227,6 +228,7 @@ unsafe fn release_in_parent(child: Option<i32>) {
     // SAFETY: `hold` took the locks, on this thread.
     unsafe {
         InternalHeap::unlock_in_parent();
+        secret::unlock_after_fork();
         hooks::after_fork_parent(child);
         ebb_malloc_after_fork();
     }
@@ -241,6 +243,7 @@ unsafe fn begin_child() {
     // SAFETY: the copy of this thread took the locks.
     unsafe {
         InternalHeap::unlock_in_child();
+        secret::unlock_after_fork();
         hooks::after_fork_child();
         ebb_malloc_after_fork_in_child();
     }

@@ -10,6 +10,7 @@ use core::ptr;
 
 use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
+use ebb_sys::signal::Blocked;
 
 use crate::malloc::family;
 use crate::symbols::dlsym_next::DlsymNext;
@@ -49,16 +50,17 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: the caller's call as it stands.
         return unsafe { next(thread, attributes, start, arg) };
     };
-    let beginning = Box::into_raw(Box::new(Beginning {
+    let beginning = Beginning {
         start,
         arg,
         stack: start_of_stack,
-    }));
+    };
+    let beginning = blocked(|| Box::into_raw(Box::new(beginning)));
     // SAFETY: the caller's call, but for the entry: it does what the caller's would.
     let failed = unsafe { next(thread, attributes, begin_on_given_stack, beginning.cast()) };
     if failed != 0 {
         // SAFETY: there is no thread that would take it.
-        drop(unsafe { Box::from_raw(beginning) });
+        blocked(|| drop(unsafe { Box::from_raw(beginning) }));
         keeping_errno(|| hooks::stack_is_unused(start_of_stack));
     }
     failed
@@ -83,6 +85,13 @@ unsafe fn hold_given_stack(attributes: *const libc::pthread_attr_t) -> Option<us
     (is_given && keeping_errno(|| unsafe { hooks::hold_stack(low, len) })).then_some(low)
 }
 
+/// Runs `work` with all signals blocked. Service needs the lock of our heap: a handler that touched memory which is out would
+/// wait for it, on the thread that holds the lock.
+fn blocked<T>(work: impl FnOnce() -> T) -> T {
+    let _signals = Blocked::all();
+    work()
+}
+
 /// How a thread on such a stack begins.
 struct Beginning {
     start: Entry,
@@ -103,7 +112,7 @@ struct Program {
 /// A [`Beginning`] of its own.
 unsafe extern "C" fn tell(beginning: *mut Beginning) -> Program {
     // SAFETY: the caller's promise.
-    let Beginning { start, arg, stack } = *unsafe { Box::from_raw(beginning) };
+    let Beginning { start, arg, stack } = blocked(|| *unsafe { Box::from_raw(beginning) });
     keeping_errno(|| hooks::stack_begins(stack));
     Program { start, arg }
 }

@@ -3,7 +3,8 @@
 //! The area is left out of core dumps (MADV_DONTDUMP) and locked page by page as it comes into use, so that
 //! no kernel swap takes it. A secret is wiped when it is dropped, and making it leaves no copy on the
 //! stack. A forked child has a copy of the area, as of all memory, but no lock on it: [`relock`] takes that
-//! again.
+//! again. The area's lock is taken across a fork ([`lock_for_fork`]): a keeper makes keys before its process pages, when
+//! forks do not wait for it.
 //!
 //! Not here:
 //! - Keep what runs in the process from reading it, nor whoever may read the process's memory (ptrace,
@@ -13,12 +14,13 @@
 //! - `memfd_secret`: its memory is shared by a process and its forked children, which shall not see each
 //!   other's keys, and while there is any, no machine can hibernate.
 
+use crate::futex_lock::FutexLock;
 use crate::{Errno, memory};
+use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroize;
 
 /// The unit of allocation: a cache line.
@@ -30,12 +32,33 @@ const GRAINS: usize = AREA / GRAIN;
 const STACK: usize = 4096;
 
 /// One area a process; a forked child goes on with a copy of its parent's.
-static AREA_STATE: Mutex<Area> = Mutex::new(Area {
-    base: 0,
-    used: [0; GRAINS / 64],
-    pages: 0,
-    refused: None,
-});
+static AREA_STATE: LockedArea = LockedArea {
+    lock: FutexLock::new(),
+    area: UnsafeCell::new(Area {
+        base: 0,
+        used: [0; GRAINS / 64],
+        pages: 0,
+        refused: None,
+    }),
+};
+
+struct LockedArea {
+    lock: FutexLock,
+    area: UnsafeCell<Area>,
+}
+
+// SAFETY: the area is reached only by `with`, under `lock`.
+unsafe impl Sync for LockedArea {}
+
+impl LockedArea {
+    fn with<T>(&self, work: impl FnOnce(&mut Area) -> T) -> T {
+        self.lock.acquire();
+        // SAFETY: the lock makes this the only reference; `work` does not come back here.
+        let result = work(unsafe { &mut *self.area.get() });
+        self.lock.release();
+        result
+    }
+}
 
 struct Area {
     /// 0 until there is one.
@@ -50,10 +73,6 @@ struct Area {
 
 /// The locked part of the area: its start, and pages. For [`lock_again`], on threads that may wait for nobody.
 static LOCKED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
-
-fn area() -> MutexGuard<'static, Area> {
-    AREA_STATE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Area {
     fn make(&mut self) -> Result<(), Errno> {
@@ -121,12 +140,27 @@ impl Area {
     }
 }
 
+/// Takes the area's lock so that a fork finds it free, and the area whole. No key is made or dropped on this thread until
+/// [`unlock_after_fork`]. Whoever holds it waits for addresses of our own alone.
+pub fn lock_for_fork() {
+    AREA_STATE.lock.acquire();
+}
+
+/// Releases the lock after the fork, in parent and child.
+///
+/// # Safety
+/// The calling thread took it by [`lock_for_fork`], or is the child's copy of one that did.
+pub unsafe fn unlock_after_fork() {
+    AREA_STATE.lock.release();
+}
+
 /// In a forked child, for which no key is made meanwhile: locks what it has inherited.
 pub fn relock() {
-    let mut area = area();
-    if area.pages > 0 {
-        area.refused = memory::mlock(area.base, area.pages * memory::PAGE, 0).err();
-    }
+    AREA_STATE.with(|area| {
+        if area.pages > 0 {
+            area.refused = memory::mlock(area.base, area.pages * memory::PAGE, 0).err();
+        }
+    });
 }
 
 /// After a call that unlocked all memory of the process. It takes no lock: a child that shares the memory may have been
@@ -141,7 +175,7 @@ pub fn lock_again() {
 
 /// Why not all keys are locked in memory, if so: mostly RLIMIT_MEMLOCK.
 pub fn refused() -> Option<Errno> {
-    area().refused
+    AREA_STATE.with(|area| area.refused)
 }
 
 /// A value in the area, wiped when it is dropped.
@@ -163,7 +197,7 @@ impl<T> Secret<T> {
     /// # Errors
     /// There is no memory, or no room in the area (ENOMEM).
     pub fn new(make: impl FnOnce() -> T) -> Result<Self, Errno> {
-        let place = area().take(Self::GRAINS)?;
+        let place = AREA_STATE.with(|area| area.take(Self::GRAINS))?;
         let place = std::ptr::with_exposed_provenance_mut::<MaybeUninit<T>>(place);
         // SAFETY: the grains are ours, as long and as aligned as a T, and nobody else's.
         fill(unsafe { &mut *place }, make);
@@ -220,9 +254,10 @@ impl<T> Drop for Secret<T> {
             )
         };
         bytes.zeroize();
-        let mut area = area();
-        let first = (self.0.addr().get() - area.base) / GRAIN;
-        area.mark(first, Self::GRAINS, false);
+        AREA_STATE.with(|area| {
+            let first = (self.0.addr().get() - area.base) / GRAIN;
+            area.mark(first, Self::GRAINS, false);
+        });
     }
 }
 
@@ -235,6 +270,7 @@ impl<T> std::fmt::Debug for Secret<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     type Bytes = [u8; 200];
 
@@ -293,13 +329,13 @@ mod tests {
     #[test]
     fn none_overlap_and_room_is_used_again() {
         let mut secrets: Vec<_> = (0..100).map(secret).collect();
-        let pages = area().pages;
+        let pages = AREA_STATE.with(|area| area.pages);
         for _ in 0..20 {
             secrets.drain(20..60);
             secrets.extend((0..40).map(|byte| secret(byte + 100)));
         }
         assert!(
-            area().pages <= pages + 1,
+            AREA_STATE.with(|area| area.pages) <= pages + 1,
             "what was dropped is not used again"
         );
         for secret in &secrets {
@@ -308,6 +344,45 @@ mod tests {
         let mut places: Vec<_> = secrets.iter().map(|s| s.0.addr().get()).collect();
         places.sort_unstable();
         assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= 200));
+    }
+
+    /// Another thread makes keys while a process forks, as a keeper does before its process pages.
+    #[test]
+    #[cfg_attr(miri, ignore = "it forks")]
+    fn a_forked_child_finds_the_area_free() {
+        let over = AtomicBool::new(false);
+        let mut stuck = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    drop(secret(3));
+                }
+            });
+            for _ in 0..300 {
+                lock_for_fork();
+                // SAFETY: the child makes system calls alone, and ends.
+                let child = unsafe { libc::fork() };
+                // SAFETY: taken above, by this thread.
+                unsafe { unlock_after_fork() };
+                if child == 0 {
+                    // SAFETY: as above. Who waits for ever is ended.
+                    unsafe {
+                        libc::alarm(5);
+                        relock();
+                        libc::_exit(0);
+                    }
+                }
+                let mut status = -1;
+                // SAFETY: a child of ours.
+                unsafe { libc::waitpid(child, &mut status, 0) };
+                stuck += i32::from(status != 0);
+                if stuck > 0 {
+                    break;
+                }
+            }
+            over.store(true, SeqCst);
+        });
+        assert_eq!(stuck, 0);
     }
 
     /// A frame that is as deep as the one in which a key is made.
