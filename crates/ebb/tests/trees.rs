@@ -547,6 +547,23 @@ print(digest(1))
     same_in_parts(&python(&script), "spawn", &[2], &[]);
 }
 
+/// Without random addresses all lives look alike, and the former one's memory takes a while to go.
+#[test]
+fn a_program_that_executes_itself_pages_in_each_life() {
+    if cannot_page() {
+        return;
+    }
+    let relived = c_program("relived");
+    let job = Job::new([relived.as_os_str(), "160".as_ref(), "4".as_ref()]);
+    for front in [&[][..], &["setarch".into(), "-R".into()]] {
+        let managed = Under::budget(64 * MIB).run_behind(front, &job);
+        let said = String::from_utf8_lossy(&managed.run.stdout);
+        let paged = said.lines().filter(|line| line.ends_with(": paged"));
+        assert_eq!(paged.count(), 4, "{said}{}", managed.run.stderr);
+        managed.assert_paged_within_budget("relived");
+    }
+}
+
 #[test]
 fn children_of_children_and_exec_from_a_fork() {
     if cannot_page() {

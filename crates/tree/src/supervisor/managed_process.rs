@@ -270,6 +270,13 @@ impl ManagedProcess {
             })
     }
 
+    /// Whether its helper, if it ever had one, still lives in its memory.
+    pub fn has_helper_in_it(&self) -> bool {
+        self.helper
+            .as_ref()
+            .is_none_or(|helper| !helper.ended && self.process.lives_in(helper.pid))
+    }
+
     /// The helper, if it lives.
     pub fn living_helper(&self) -> Option<&Helper> {
         self.helper.as_ref().filter(|helper| !helper.ended)

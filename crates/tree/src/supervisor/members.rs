@@ -119,12 +119,12 @@ impl Supervisor {
     }
 
     /// A process that joins again has become another program: its former slot is reaped. The same program
-    /// cannot join twice.
+    /// cannot join twice. Without random addresses the next program may look like the former one.
     fn replace_former(&mut self, pid: u32, image: Image) -> Result<(), Refusal> {
         if let Some(&old) = self.by_pid.get(&pid) {
-            let same = self.members[old.index()]
-                .as_ref()
-                .is_some_and(|member| member.connection.is_some() && member.image == image);
+            let same = self.members[old.index()].as_ref().is_some_and(|m| {
+                m.connection.is_some() && m.image == image && m.has_helper_in_it()
+            });
             if same {
                 return Err(Refusal::quiet(format!("process {pid} has joined already")));
             }
