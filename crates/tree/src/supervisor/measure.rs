@@ -228,12 +228,13 @@ impl Supervisor {
             0 => {}
             pid => self.warn_crowded(pid, "waits to fork"),
         }
+        self.answer_postponed();
         self.drop_silent_handshakes();
         self.refill_spare();
         self.check_removals();
         self.warn_of_errors();
         self.warn_of_full_devices();
-        let moving = self.has_removals() || self.reduction.is_some();
+        let moving = self.has_removals() || self.reduction.is_some() || !self.postponed.is_empty();
         let slowest = if moving { CHECK_INTERVAL } else { SLOWEST };
         self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
     }

@@ -27,6 +27,7 @@ mod exits;
 mod full_device;
 mod helpers;
 mod inherited_limits;
+mod joiner;
 mod limits;
 mod managed_process;
 mod measure;
@@ -53,6 +54,7 @@ pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
 use ebb_sys::proc::{self, Process};
 use inherited_limits::OwnLimits;
+use joiner::Joiner;
 use limits::BudgetReduction;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
 pub use managed_process::HIDDEN;
@@ -182,6 +184,8 @@ pub struct Supervisor {
     /// Connections that have not said anything.
     handshakes: HashMap<u32, Handshake>,
     next_handshake: u32,
+    /// Processes that have said hello and could not be looked at.
+    postponed: Vec<Joiner>,
     members: Vec<Option<ManagedProcess>>,
     /// Reserved slots, and what is known of the children they are for.
     pending_children: Vec<Option<PendingChild>>,
@@ -321,6 +325,7 @@ impl Supervisor {
             spare: spare(),
             handshakes: HashMap::new(),
             next_handshake: 0,
+            postponed: Vec::new(),
             members: (0..MAX_MEMBERS).map(|_| None).collect(),
             pending_children: (0..MAX_MEMBERS).map(|_| None).collect(),
             looked: 0,
