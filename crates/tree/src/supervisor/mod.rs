@@ -49,6 +49,7 @@ use crate::table::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
 use admission::Handshake;
+use descendants::Descendants;
 use devices::TreeDevice;
 pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
@@ -465,12 +466,12 @@ impl Supervisor {
     /// Every process of the tree at this moment, those that serve others among them. A member that has ended is none,
     /// though its helper is at work yet: its number may be a stranger's.
     pub fn processes(&self) -> Vec<u32> {
-        self.descendants(self.helpers.keys().copied())
+        self.descendants(self.helpers.keys().copied()).pids
     }
 
     /// Every process of the tree that is known, or descends from one that is; those that serve others if they are
     /// named.
-    fn descendants(&self, helpers: impl Iterator<Item = u32>) -> Vec<u32> {
+    fn descendants(&self, helpers: impl Iterator<Item = u32>) -> Descendants {
         let lives = |slot: &SlotNumber| {
             let member = self.members[slot.index()].as_ref();
             member.is_some_and(|member| !proc::has_ended(&member.pidfd))

@@ -6,6 +6,7 @@
 
 mod admission;
 mod helped;
+mod life;
 mod rights;
 mod roles;
 mod scenarios;
