@@ -644,7 +644,8 @@ impl DeviceSet {
         let usage = self.devices.usage();
         for full in usage.iter().filter(|u| u.full) {
             let attached = inner.attached.iter().find(|a| a.id == full.device);
-            if let Some(has_room) = attached.and_then(|a| a.file.has_blocks()) {
+            if let Some(attached) = attached {
+                let has_room = attached.file.has_blocks();
                 self.devices.file_system_told(full.device, has_room);
             }
         }
