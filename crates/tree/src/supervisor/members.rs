@@ -64,20 +64,7 @@ impl Supervisor {
         }
         let program = joiner.program.as_ref();
         let joining = look(connection, peer, program, hello.reserved.is_some());
-        let joining = joining.map_err(|why| match why {
-            Unknown::Exhausted => {
-                self.warn_exhausted(peer);
-                Refusal::quiet(NO_DESCRIPTORS)
-            }
-            Unknown::Short(error) => {
-                let why = format!(
-                    "its process cannot be looked at: {error}; free memory and start it again"
-                );
-                Refusal::unseen(why, error)
-            }
-            Unknown::Apart(why) => Refusal::quiet(why),
-            Unknown::Because(why) => why.into(),
-        })?;
+        let joining = joining.map_err(|why| self.unknown(why, peer))?;
         self.admit(&joining, hello.reserved, (joiner.kind, uid))?;
         let pid = joining.process.pid();
         self.replace_former(pid, joining.image)?;
@@ -120,6 +107,24 @@ impl Supervisor {
             return Err(format!("the answer could not be sent: {e}").into());
         }
         Ok(slot)
+    }
+
+    /// The refusal of who joins, of whom that is not known.
+    fn unknown(&mut self, why: Unknown, peer: u32) -> Refusal {
+        match why {
+            Unknown::Exhausted => {
+                self.warn_exhausted(peer);
+                Refusal::quiet(NO_DESCRIPTORS)
+            }
+            Unknown::Short(error) => {
+                let why = format!(
+                    "its process cannot be looked at: {error}; free memory and start it again"
+                );
+                Refusal::unseen(why, error)
+            }
+            Unknown::Apart(why) => Refusal::quiet(why),
+            Unknown::Because(why) => why.into(),
+        }
     }
 
     /// A process that joins again has become another program: its former slot is reaped. The same program
