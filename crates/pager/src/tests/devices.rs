@@ -4,6 +4,7 @@ use super::machine::MemoryKernel;
 use crate::devices::device_set::DrainTarget;
 use crate::devices::swap_space::{self, SwapSpace};
 use ebb_engine::Cpu;
+use ebb_stores::SwapSpec;
 use ebb_sys::paging::Kernel;
 use ebb_sys::shm::Area;
 use ebb_tree::{
@@ -26,7 +27,7 @@ impl DrainTarget for Nothing {
 }
 
 fn supervisor() -> Supervisor {
-    let open = |_: &str| {
+    let open = |_: &SwapSpec| {
         let (_, fd) = Area::create("device", 4 << 21).map_err(|e| e.to_string())?;
         let device = SetupDevice {
             name: "device".into(),
@@ -43,7 +44,7 @@ fn supervisor() -> Supervisor {
         devices: Vec::new(),
         config: Config::default(),
         notices: Some(Box::new(|_| None)),
-        open: Some(Box::new(open)),
+        open: Some(open),
         guard: None,
     };
     Supervisor::new(setup).expect("a supervisor")

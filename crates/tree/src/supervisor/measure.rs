@@ -234,10 +234,14 @@ impl Supervisor {
         self.answer_postponed();
         self.drop_silent_handshakes();
         self.refill_spare();
+        self.check_openings();
         self.check_removals();
         self.warn_of_errors();
         self.warn_of_full_devices();
-        let moving = self.has_removals() || self.reduction.is_some() || !self.postponed.is_empty();
+        let moving = self.has_removals()
+            || self.reduction.is_some()
+            || !self.postponed.is_empty()
+            || self.is_opening();
         let slowest = if moving { CHECK_INTERVAL } else { SLOWEST };
         self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
     }

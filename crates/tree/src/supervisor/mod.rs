@@ -1,6 +1,6 @@
 //! The supervisor: `ebb run` while the tree lives.
 //!
-//! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
+//! One thread but for devices that are being opened, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
 //! events   new connections                                             (admission, refusal)
 //!          messages, ends of connections, deaths                       (members)
@@ -9,7 +9,7 @@
 //!          members whose memory the guard is to keep                   (guard)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //!          how long the tree waited                                    (pressure)
-//! requests show, add and remove swap devices; show and change limits   (devices, limits)
+//! requests show, add and remove swap devices; show and change limits   (devices, opening, removal, limits)
 //!          the figures                                                 (stats)
 //! ```
 //! Its embedder either calls [`Supervisor::run`], which also waits for the child, or polls its descriptor
@@ -32,6 +32,7 @@ mod limits;
 mod managed_process;
 mod measure;
 mod members;
+mod opening;
 mod orphan_memory;
 mod pace;
 mod pending_children;
@@ -50,8 +51,8 @@ use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
 use admission::Handshake;
 use descendants::Descendants;
+pub use devices::DeviceShown;
 use devices::TreeDevice;
-pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
 use ebb_sys::proc::{self, Process};
 use inherited_limits::OwnLimits;
@@ -61,6 +62,8 @@ pub use limits::{LimitsShown, ProcessLimits, check_limits};
 pub use managed_process::HIDDEN;
 use managed_process::ManagedProcess;
 use measure::Measurements;
+pub use opening::Opener;
+use opening::Opening;
 use orphan_memory::OrphanMemory;
 use pending_children::PendingChild;
 use pressure::TreePressure;
@@ -177,6 +180,8 @@ pub struct Supervisor {
     /// The number of the next device.
     next_serial: u64,
     open: Option<Opener>,
+    /// Devices that are being opened.
+    openings: Vec<Opening>,
     control: String,
     listener: OwnedFd,
     epoll: OwnedFd,
@@ -320,6 +325,7 @@ impl Supervisor {
             without_files: Vec::new(),
             next_serial: 1,
             open: setup.open,
+            openings: Vec::new(),
             control,
             listener,
             epoll,

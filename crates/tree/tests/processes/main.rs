@@ -7,6 +7,7 @@
 mod admission;
 mod helped;
 mod life;
+mod opening;
 mod rights;
 mod roles;
 mod scenarios;

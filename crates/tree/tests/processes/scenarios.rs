@@ -20,6 +20,11 @@ pub const ALL: &[Scenario] = &[
     ("who_may_not_join_is_told_why", 20, refused),
     ("out_of_descriptors_is_a_refusal", 20, no_descriptors),
     (
+        "a_device_that_hangs_holds_nobody_but_who_asked_for_it",
+        40,
+        crate::opening::hangs,
+    ),
+    (
         "processes_that_cannot_be_looked_at_are_there",
         20,
         crate::life::unseen,
