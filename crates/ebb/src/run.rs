@@ -166,6 +166,7 @@ fn leave_processes(
     }
     supervisor.leave_stderr();
     // Only a process of one thread can be split.
+    supervisor.stop_opening();
     if let Some(serving) = &mut serving {
         serving.stop(&mut || drop(supervisor.turn()));
     }

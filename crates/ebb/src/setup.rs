@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::swap::ZSTD_LEVELS;
 use ebb_stores::{
-    FAULTS_VARIABLE, Faults, OpenError, PendingHeader, SearchTime, Size, SwapSpec, human,
-    is_open_as,
+    FAULTS_VARIABLE, Faults, FileIdentity, OpenError, PendingHeader, SearchTime, Size, SwapSpec,
+    human,
 };
 use ebb_tree::{Codec, Config, Limits, Setup, SetupDevice, Zstd, check_limits};
 use std::ops::RangeInclusive;
@@ -59,7 +59,7 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
             choice: args.device_choice.into(),
         },
         notices: None,
-        open: Some(Box::new(open_later)),
+        open: Some(open_later),
         guard: Some(Box::new(guard::launch)),
     };
     Ok((setup, pending_header))
@@ -220,8 +220,11 @@ fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<PendingHeader>
     let look = SearchTime::Unlimited(&report_search);
     let (mut devices, mut pending_header) = (Vec::new(), Vec::new());
     for spec in &specs {
-        let is_own = |device: &SetupDevice| is_open_as(spec, &device.fd);
-        if let Some(own) = devices.iter().find(|device| is_own(device)) {
+        let named = FileIdentity::named(spec);
+        let is_own = |device: &&SetupDevice| FileIdentity::of(&device.fd) == named;
+        if named.is_some()
+            && let Some(own) = devices.iter().find(is_own)
+        {
             let path = own.name.clone();
             return Err(OpenError::Own { path }.into());
         }
@@ -280,13 +283,12 @@ fn report_search(seen: u64, all: u64) {
     ));
 }
 
-/// Opens a device that is added while the tree runs. The supervisor does nothing else meanwhile, so a device
-/// that takes long to look through is refused, and the wait for another run is short.
-fn open_later(spec: &str) -> Result<Opened, String> {
+/// Opens a device that is added while the tree runs. A device that takes long to look through is refused, as a command
+/// waits; and the wait for another run is short.
+fn open_later(spec: &SwapSpec) -> Result<Opened, String> {
     const SEARCH: Duration = Duration::from_millis(500);
     const PATIENCE: Duration = Duration::from_millis(100);
-    let parsed: SwapSpec = spec.parse().map_err(|e| format!("swap {spec}: {e}"))?;
-    let opened = handed_over(&parsed, &SearchTime::AtMost(SEARCH), PATIENCE);
+    let opened = handed_over(spec, &SearchTime::AtMost(SEARCH), PATIENCE);
     let opened = opened.map_err(|e| e.to_string())?;
     opened.ok_or_else(|| format!("swap {spec}: that is no device"))
 }
@@ -324,7 +326,7 @@ mod tests {
     fn a_device_that_another_run_gives_up_is_waited_for() {
         let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
         file.as_file().set_len(8 << 20).unwrap();
-        let spec = file.path().to_str().unwrap();
+        let spec = &file.path().to_str().unwrap().parse().unwrap();
         let held = open_later(spec).unwrap();
         let released = thread::spawn(move || {
             thread::sleep(Duration::from_millis(20));

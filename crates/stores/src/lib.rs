@@ -28,8 +28,8 @@ pub use facts::Facts;
 pub use faulty::{FAULTS_VARIABLE, Faults, FaultsError, FaultyStore};
 pub use file::{FileStore, InUse};
 pub use open::{
-    MAX_NODE, MAX_PRIORITY, OpenError, OpenedDevice, PendingHeader, SearchTime, SpecError,
-    SwapSpec, SwapTarget, active_swaps, is_open_as, open,
+    FileIdentity, MAX_NODE, MAX_PRIORITY, OpenError, OpenedDevice, PendingHeader, SearchTime,
+    SpecError, SwapSpec, SwapTarget, active_swaps, open,
 };
 pub use ram::RamStore;
 pub use size::{MAX_SIZE, Size, SizeError, human, human_at_least};

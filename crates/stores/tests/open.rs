@@ -2,7 +2,7 @@
 
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::{Node, PAGE_SIZE};
-use ebb_stores::{FileStore, OpenError, OpenedDevice, SearchTime, SwapSpec, is_open_as, open};
+use ebb_stores::{FileIdentity, FileStore, OpenError, OpenedDevice, SearchTime, SwapSpec, open};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -250,7 +250,10 @@ fn a_device_is_known_by_each_of_its_names() {
     symlink(&path, &link).unwrap();
     let other = sized(&dir.path().join("other"), 8 * MIB);
     let device = try_open(&path).unwrap();
-    let is_it = |spec: &str| is_open_as(&spec.parse().unwrap(), &device.fd);
+    let is_it = |spec: &str| {
+        let named = FileIdentity::named(&spec.parse().unwrap());
+        named.is_some() && named == FileIdentity::of(&device.fd)
+    };
     assert!(is_it(&path) && is_it(&format!("{},prio=3", link.display())));
     assert!(!is_it(&other) && !is_it("none") && !is_it(dir.path().to_str().unwrap()));
 }

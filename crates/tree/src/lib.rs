@@ -77,7 +77,7 @@ pub use {
     ebb_stores::Facts,
     guard::{Launcher, guard},
     histogram::{BOUNDS_NS, Histogram, Summary},
-    member::{Device, JoinError, Member, PagesOfMember},
+    member::{Device, DeviceQuestion, JoinError, Member, PagesOfMember},
     protocol::{
         Ask, AskError, ControlName, HelperExit, LimitChange, Reply, Request, is_stopped, trees,
     },

@@ -125,8 +125,9 @@ impl Devices {
         taking.any(|device| self.free_slots(device) >= CLUSTER_SLOTS as u64)
     }
 
-    /// The file system under a device says whether it has room for a cluster: asked while the device is full.
-    pub fn file_system_told(&self, device: DeviceId, has_room: bool) {
+    /// The file system under a device says whether it has room for a cluster, or that it cannot tell: asked again and
+    /// again while the device is full.
+    pub fn file_system_told(&self, device: DeviceId, has_room: Option<bool>) {
         if let Some(device) = self.device(device) {
             device.backing().told(has_room);
         }

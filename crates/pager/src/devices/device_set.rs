@@ -4,7 +4,8 @@
 //! All of it happens in the keeper, never in a fault. [`DeviceSet::update`] compares what the
 //! tree's table says with what the engine has:
 //! ```text
-//! in the table, not here       open: descriptor and leases from the supervisor, Devices::add
+//! in the table, not here       open: descriptor and leases from the supervisor, Devices::add. It is asked, and the
+//!                              answer taken in a later turn: faults may wait for what a turn holds
 //! here, Asked in the table     say what it would take to leave, beyond what is this process's own
 //! here, Leaving in the table   no more pages go there; a few milliseconds of moving pages away a
 //!                              turn, to other devices, or into the pool as far as the budget has
@@ -26,7 +27,9 @@ use ebb_engine::sync::{Mutex, MutexGuard, lock, try_lock};
 use ebb_engine::{Cpu, DeviceId};
 use ebb_stores::{self as stores, Faults, FileStore, KeyedLender, Keyring, SlotKeys};
 use ebb_sys::paging::Time;
-use ebb_tree::{Answer, DeviceState, JoinError, MAX_DEVICES, Member, ShareReport};
+use ebb_tree::{
+    Answer, Device, DeviceQuestion, DeviceState, JoinError, MAX_DEVICES, Member, ShareReport,
+};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -40,6 +43,8 @@ const STEP: usize = 64;
 const MAX_FAILED_STEPS: u32 = 16;
 /// How long after an attempt that failed the tree is asked for its devices again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// How soon the tree answers, mostly: as long it is looked for an answer at once.
+const ANSWERS: Duration = Duration::from_millis(20);
 /// How often the tree is told what is on the devices.
 const TELL: Duration = Duration::from_millis(20);
 /// How often the file system of a device that is full is asked for room.
@@ -97,6 +102,12 @@ struct Inner {
     unlisted: [Option<Leaving>; MAX_DEVICES],
     /// The tree's count of changes that was acted upon.
     seen: Option<u64>,
+    /// The question for devices that waits for its answer.
+    question: Option<DeviceQuestion>,
+    /// The tree's count of changes as it was put.
+    asked_at: u64,
+    /// The change that could not be acted upon, as was told.
+    told: Option<u64>,
     /// The change of devices that answers belong to.
     asked: Option<u64>,
     /// The time when it was last tried to act upon one.
@@ -156,6 +167,9 @@ impl DeviceSet {
                 closing: Vec::with_capacity(MAX_DEVICES),
                 unlisted: [None; MAX_DEVICES],
                 seen: None,
+                question: None,
+                asked_at: 0,
+                told: None,
                 asked: None,
                 tried: Time::ZERO,
                 reported: Time::ZERO,
@@ -163,7 +177,7 @@ impl DeviceSet {
                 map_reported: Time::ZERO,
             }),
         };
-        let followed = set.follow(&mut set.lock(), member, waits);
+        let followed = set.begin(&mut set.lock(), member, waits);
         match followed {
             // It is told, and asked again, in the keeper's first turn.
             Err(Unusable::Unreached(JoinError::NotGiven)) => {}
@@ -252,6 +266,10 @@ impl DeviceSet {
     /// such a process take the place of those it had. Whether they have; else it is late, and is asked again.
     pub fn change_user(&self, member: &Member) -> Result<bool, String> {
         let inner = &mut *self.lock();
+        // What is answered to it may have been judged before the change.
+        if let Some(question) = inner.question.take() {
+            member.give_up(question);
+        }
         let rows = inner.attached.iter().fold(0, |rows, a| rows | 1 << a.row);
         let mut given = match member.attach(rows, || false) {
             Err(why) if why.is_late() => return Ok(false),
@@ -273,6 +291,8 @@ impl DeviceSet {
     pub fn reattach(&self, member: &Member, mut given: Vec<(u64, OwnedFd)>) -> Result<(), String> {
         let mut inner = self.lock();
         inner.seen = None;
+        // Its parent's: it has a connection of its own.
+        inner.question = None;
         // Its clock may be another one's, which is behind (`unshare`).
         (inner.tried, inner.reported, inner.room_asked) = (Time::ZERO, Time::ZERO, Time::ZERO);
         inner.map_reported = Time::ZERO;
@@ -337,18 +357,7 @@ impl DeviceSet {
                 attached.leaving = Leaving::default();
             }
         }
-        let again = now().saturating_sub(inner.tried) > TRY_AGAIN;
-        if inner.seen != Some(changes) && (changed || again) {
-            // The supervisor is gone, hangs or is out of descriptors: what we have stays.
-            if let Err(why) = self.follow(inner, member, || false)
-                && changed
-                && !why.is_late()
-            {
-                member.message(&format!("the swap devices cannot be looked at: {why}"));
-            }
-            // It may have waited.
-            inner.tried = now();
-        }
+        self.follow(inner, member, changed, &now);
         self.close(inner, member);
         let busy = self.drain_leaving(inner, member, swap, cpu, &now, memory);
         if now().saturating_sub(inner.room_asked) > ASK_FOR_ROOM {
@@ -366,7 +375,8 @@ impl DeviceSet {
                 member.report_fills(attached.row, fills.into_iter());
             }
         }
-        busy || !inner.closing.is_empty()
+        let answers = || now().saturating_sub(inner.tried) <= ANSWERS;
+        busy || !inner.closing.is_empty() || inner.question.is_some() && answers()
     }
 
     /// Service threads may watch for the end of their reads where the run lets them and no other process of the tree
@@ -401,29 +411,91 @@ impl DeviceSet {
         self.stays(member) && !states(member).any(DeviceState::is_to_go)
     }
 
-    /// Opens devices that are new, and takes those back into service that were to go.
-    /// While the supervisor is late, it `waits`.
-    fn follow(
+    /// Before the first turn: opens all devices. While the supervisor is late, it `waits`.
+    fn begin(
         &self,
         inner: &mut Inner,
         member: &Member,
         waits: impl Fn() -> bool,
     ) -> Result<(), Unusable> {
         let changes = member.device_changes();
+        let wanted = self.wanted(inner, member).unwrap_or(0);
+        self.open(inner, member, member.attach(wanted, waits)?)?;
+        inner.seen = Some(changes);
+        Ok(())
+    }
+
+    /// Acts upon a change of the devices: asks for those that are new, or takes the answer in.
+    fn follow(&self, inner: &mut Inner, member: &Member, changed: bool, now: &impl Fn() -> Time) {
+        let changes = member.device_changes();
+        let again = now().saturating_sub(inner.tried) > TRY_AGAIN;
+        if inner.question.is_none() && inner.seen != Some(changes) && (changed || again) {
+            inner.tried = now();
+            let asked = self.ask(inner, member, changes);
+            self.tell_failure(inner, member, asked);
+        }
+        let Some(answered) = member.take_answer(&mut inner.question) else {
+            return;
+        };
+        let opened = answered
+            .map_err(Unusable::from)
+            .and_then(|devices| self.open(inner, member, devices));
+        if opened.is_ok() {
+            inner.seen = Some(inner.asked_at);
+        }
+        self.tell_failure(inner, member, opened);
+    }
+
+    /// Asks for the devices that are new, if any are.
+    fn ask(&self, inner: &mut Inner, member: &Member, changes: u64) -> Result<(), Unusable> {
+        match self.wanted(inner, member) {
+            None => {}
+            Some(0) => inner.seen = Some(changes),
+            Some(rows) => {
+                inner.question = Some(member.ask_for(rows)?);
+                inner.asked_at = changes;
+            }
+        }
+        Ok(())
+    }
+
+    /// The supervisor is gone or out of descriptors: what we have stays. That is said once for each change.
+    fn tell_failure(&self, inner: &mut Inner, member: &Member, done: Result<(), Unusable>) {
+        if let Err(why) = done
+            && !why.is_late()
+            && inner.told != inner.asked
+        {
+            inner.told = inner.asked;
+            member.message(&format!("the swap devices cannot be looked at: {why}"));
+        }
+    }
+
+    /// The rows of devices that are new; those that were to go are taken back into service. None: not yet.
+    fn wanted(&self, inner: &Inner, member: &Member) -> Option<u8> {
         let mut wanted = 0;
         for row in 0..MAX_DEVICES {
             let Some((serial, DeviceState::On | DeviceState::Asked)) = member.device(row) else {
                 continue;
             };
-            match inner.attached.iter_mut().find(|a| a.serial == serial) {
+            match inner.attached.iter().find(|a| a.serial == serial) {
                 _ if self.reads_only() => {}
                 Some(attached) => self.devices.readmit(attached.id),
                 // Its file is being closed: it is opened again after that.
-                None if inner.closing.iter().any(|c| c.serial == serial) => return Ok(()),
+                None if inner.closing.iter().any(|c| c.serial == serial) => return None,
                 None => wanted |= 1 << row,
             }
         }
-        for device in member.attach(wanted, waits)? {
+        Some(wanted)
+    }
+
+    /// Opens devices that the supervisor gave.
+    fn open(
+        &self,
+        inner: &mut Inner,
+        member: &Member,
+        devices: Vec<Device>,
+    ) -> Result<(), Unusable> {
+        for device in devices {
             let (row, serial) = (device.row, device.serial);
             let real = stores::Device::new(
                 device.fd,
@@ -469,7 +541,6 @@ impl DeviceSet {
                 }
             }
         }
-        inner.seen = Some(changes);
         Ok(())
     }
 
@@ -644,7 +715,8 @@ impl DeviceSet {
         let usage = self.devices.usage();
         for full in usage.iter().filter(|u| u.full) {
             let attached = inner.attached.iter().find(|a| a.id == full.device);
-            if let Some(has_room) = attached.and_then(|a| a.file.has_blocks()) {
+            if let Some(attached) = attached {
+                let has_room = attached.file.has_blocks();
                 self.devices.file_system_told(full.device, has_room);
             }
         }

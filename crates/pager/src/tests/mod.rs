@@ -7,6 +7,7 @@
 mod clean_copies;
 mod closed;
 mod crowd;
+mod devices;
 mod fault;
 mod fork;
 mod keeper;

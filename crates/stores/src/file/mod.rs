@@ -149,14 +149,20 @@ impl FileStore {
     }
 
     /// Whether the file system says that it has room for a cluster of slots more; none for a block device, or where
-    /// it does not say.
+    /// it does not say. It says nothing of quotas.
     pub fn has_blocks(&self) -> Option<bool> {
         if self.facts.block || !ours() {
             return None;
         }
         let fd = self.fd.read().unwrap_or_else(PoisonError::into_inner);
         let space = rustix::fs::fstatvfs(&*fd).ok()?;
-        Some(space.f_bavail.saturating_mul(space.f_frsize) >= CLUSTER_SLOTS as u64 * PAGE)
+        let is_enough =
+            |blocks: u64| blocks.saturating_mul(space.f_frsize) >= CLUSTER_SLOTS as u64 * PAGE;
+        has_room(
+            is_enough(space.f_bavail),
+            is_enough(space.f_bfree),
+            rustix::process::geteuid().is_root(),
+        )
     }
 
     /// The system's error number of the last transfer that failed, for messages.
@@ -215,6 +221,24 @@ fn memory_alignment(fd: &OwnedFd) -> usize {
         .map(|found| found.stx_dio_mem_align as usize)
         .filter(|align| align.is_power_of_two() && *align <= PAGE_SIZE)
         .unwrap_or(PAGE_SIZE)
+}
+
+/// Whether there is room, where there is some for everybody, or for root. Root in a namespace may have none of what is
+/// kept for root, so nobody can tell then.
+fn has_room(everybody: bool, root: bool, is_root: bool) -> Option<bool> {
+    match everybody {
+        false if root && is_root => None,
+        everybody => Some(everybody),
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn blocks_that_are_kept_for_root_may_be_room_for_root_alone() {
+    let ours = [has_room(false, true, true), has_room(false, false, true)];
+    assert_eq!(ours, [None, Some(false)]);
+    assert_eq!(has_room(false, true, false), Some(false));
+    assert_eq!(has_room(true, true, true), Some(true));
 }
 
 /// Whether this thread's descriptor table is the one that the file was opened in. In another the

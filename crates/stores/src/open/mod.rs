@@ -56,22 +56,35 @@ pub fn open(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<OpenedDevic
     }
 }
 
-/// Whether `spec` names the file or block device that is open here.
-pub fn is_open_as(spec: &SwapSpec, opened: &OwnedFd) -> bool {
-    let SwapSpec::At(place) = spec else {
-        return false;
-    };
-    let named = place.path.as_ref().map(fs::metadata);
-    let (Some(Ok(named)), Ok(opened)) = (named, rustix::fs::fstat(opened)) else {
-        return false;
-    };
-    // A block device may have several names.
-    match named.file_type().is_block_device() {
-        true => {
-            FileType::from_raw_mode(opened.st_mode).is_block_device()
-                && named.rdev() == opened.st_rdev
-        }
-        false => (named.dev(), named.ino()) == (opened.st_dev, opened.st_ino),
+/// A file or block device, by whatever name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileIdentity {
+    /// A block device, which may have several names: its number.
+    Block(u64),
+    /// Anything else: its file system, and its number there.
+    File(u64, u64),
+}
+
+impl FileIdentity {
+    /// What `spec` names; none if nothing is there, or it names nothing.
+    pub fn named(spec: &SwapSpec) -> Option<Self> {
+        let SwapSpec::At(place) = spec else {
+            return None;
+        };
+        let named = fs::metadata(place.path.as_ref()?).ok()?;
+        Some(match named.file_type().is_block_device() {
+            true => Self::Block(named.rdev()),
+            false => Self::File(named.dev(), named.ino()),
+        })
+    }
+
+    /// What is open here.
+    pub fn of(opened: &OwnedFd) -> Option<Self> {
+        let opened = rustix::fs::fstat(opened).ok()?;
+        Some(match FileType::from_raw_mode(opened.st_mode) {
+            FileType::BlockDevice => Self::Block(opened.st_rdev),
+            _ => Self::File(opened.st_dev, opened.st_ino),
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use crate::table::{DeviceRow, DeviceState, ShareReport, clusters_of, create_leas
 use ebb_engine::ClusterIndex;
 use ebb_engine::env::Lender;
 use rustix::io::Errno;
-use rustix::net::{self, SendFlags};
+use rustix::net::{self, RecvFlags, SendFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -40,6 +40,16 @@ pub struct Device {
     pub facts: crate::Facts,
     /// Higher is used first; none: after those with one.
     pub priority: Option<i16>,
+}
+
+/// A question for devices, to which no answer has come.
+pub struct DeviceQuestion {
+    number: u32,
+    rows: u8,
+    /// The devices of all rows as it was put.
+    before: [Option<(u64, DeviceState)>; MAX_DEVICES],
+    /// Rows in answers to questions before it.
+    passed_over: u8,
 }
 
 impl Member {
@@ -66,26 +76,88 @@ impl Member {
         if rows == 0 {
             return Ok(Vec::new());
         }
-        let connection = self.connection.get();
-        let connection = connection.ok_or(JoinError::Protocol("there is no connection"))?;
-        let before: [_; MAX_DEVICES] = std::array::from_fn(|row| self.device(row));
-        let number = self.asked.fetch_add(1, Relaxed).wrapping_add(1);
-        let question = protocol::ask(number, rows);
+        let mut question = self.question(rows);
         // A queue that is full is a supervisor that is late.
-        patiently(&waits, || {
-            Ok(net::send(connection, &question, SendFlags::NOSIGNAL)?)
-        })?;
-        let mut passed_over = 0;
-        let answered = loop {
-            match patiently(&waits, || answer(connection)) {
-                Ok((answered, given, _)) if answered != number => {
-                    passed_over = given.iter().fold(passed_over, |rows, d| rows | 1 << d.row);
-                }
-                last => break last,
+        patiently(&waits, || self.put(&question, SendFlags::empty()))?;
+        let answered = patiently(&waits, || self.answer_to(&mut question, RecvFlags::empty()));
+        self.accept(question, answered)
+    }
+
+    /// The same without any wait: asks, and [`take_answer`](Self::take_answer) receives.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn ask_for(&self, rows: u8) -> Result<DeviceQuestion, JoinError> {
+        let question = self.question(rows);
+        self.put(&question, SendFlags::DONTWAIT)?;
+        Ok(question)
+    }
+
+    /// The devices that were asked for; none: the supervisor is late, and the question stays.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn take_answer(
+        &self,
+        question: &mut Option<DeviceQuestion>,
+    ) -> Option<Result<Vec<Device>, JoinError>> {
+        let answered = self.answer_to(question.as_mut()?, RecvFlags::DONTWAIT);
+        match answered {
+            Err(why) if why.is_late() => None,
+            answered => Some(self.accept(question.take()?, answered)),
+        }
+    }
+
+    /// The answer to this question will be passed over by whoever asks next.
+    pub fn give_up(&self, question: DeviceQuestion) {
+        self.disown(rows_of(question.passed_over));
+    }
+
+    fn question(&self, rows: u8) -> DeviceQuestion {
+        DeviceQuestion {
+            number: self.asked.fetch_add(1, Relaxed).wrapping_add(1),
+            rows,
+            before: std::array::from_fn(|row| self.device(row)),
+            passed_over: 0,
+        }
+    }
+
+    fn put(&self, question: &DeviceQuestion, how: SendFlags) -> Result<(), JoinError> {
+        let packet = protocol::ask(question.number, question.rows);
+        net::send(self.reach()?, &packet, SendFlags::NOSIGNAL | how)?;
+        Ok(())
+    }
+
+    fn reach(&self) -> Result<BorrowedFd<'_>, JoinError> {
+        let connection = self.connection.get();
+        connection.ok_or(JoinError::Protocol("there is no connection"))
+    }
+
+    /// The answer to a question; those to others before it are passed over.
+    fn answer_to(
+        &self,
+        question: &mut DeviceQuestion,
+        how: RecvFlags,
+    ) -> Result<Answered, JoinError> {
+        loop {
+            let (number, given, fds) = answer(self.reach()?, how)?;
+            if number == question.number {
+                return Ok((given, fds));
             }
-        };
+            let rows = given.iter().fold(0, |rows, d| rows | 1 << d.row);
+            question.passed_over |= rows;
+        }
+    }
+
+    /// Holds the devices of an answer, and disowns those that were passed over.
+    fn accept(
+        &self,
+        question: DeviceQuestion,
+        answered: Result<Answered, JoinError>,
+    ) -> Result<Vec<Device>, JoinError> {
+        let DeviceQuestion { rows, before, .. } = question;
         let mut given = Vec::new();
-        let taken = answered.and_then(|(_, devices, fds)| {
+        let taken = answered.and_then(|(devices, fds)| {
             given = devices;
             let given_or_gone = |row: usize| {
                 let serial = |device: Option<(u64, _)>| device.map(|(serial, _)| serial);
@@ -101,7 +173,7 @@ impl Member {
         // After it: a row may have been passed over first.
         let named = given.iter().map(|device| device.row);
         let named = named.filter(|_| taken.is_err());
-        self.disown(named.chain(rows_of(passed_over)));
+        self.disown(named.chain(rows_of(question.passed_over)));
         taken
     }
 
@@ -281,11 +353,19 @@ fn patiently<T>(
     }
 }
 
+/// The devices of an answer, and their descriptors.
+type Answered = (Vec<GivenDevice>, Vec<OwnedFd>);
+
 /// The next answer to a question for devices: its number, the devices, and their descriptors.
-fn answer(connection: BorrowedFd<'_>) -> Result<(u32, Vec<GivenDevice>, Vec<OwnedFd>), JoinError> {
+fn answer(
+    connection: BorrowedFd<'_>,
+    how: RecvFlags,
+) -> Result<(u32, Vec<GivenDevice>, Vec<OwnedFd>), JoinError> {
     #[cfg(debug_assertions)]
-    crate::waits::wait_until_readable(connection);
-    let (packet, fds) = protocol::receive(connection)?;
+    if !how.contains(RecvFlags::DONTWAIT) {
+        crate::waits::wait_until_readable(connection);
+    }
+    let (packet, fds) = protocol::receive_up_to(connection, protocol::MAX_PACKET, how)?;
     if packet.is_empty() {
         return Err(JoinError::Connect(Errno::CONNRESET));
     }
@@ -357,7 +437,7 @@ mod tests {
     use crate::table::{Config, SlotNumber, SlotState, StateWord, Table, create_leases};
     use rustix::fs::MemfdFlags;
     use rustix::net::sockopt::Timeout;
-    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
     use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
@@ -508,6 +588,28 @@ mod tests {
         let start = std::time::Instant::now();
         assert!(member.attach(2, || false).is_err_and(|why| why.is_late()));
         assert!(start.elapsed() >= Duration::from_millis(1));
+    }
+
+    /// Who only asks waits for nothing, and its question stays.
+    #[test]
+    fn a_supervisor_that_is_late_answers_a_question_that_stays() {
+        let (member, supervisor) = connected();
+        let (_leases, lease) = create_leases(4).unwrap();
+        member.table.devices[1].fill(8);
+        let mut question = Some(member.ask_for(2).unwrap());
+        for _ in 0..3 {
+            assert!(member.take_answer(&mut question).is_none());
+        }
+        let packet = protocol::devices(1, &[given(1, 8)]);
+        protocol::send(&supervisor, &packet, &[lease.as_fd(), lease.as_fd()]).unwrap();
+        let answered = member.take_answer(&mut question).expect("it came");
+        assert_eq!(answered.unwrap().len(), 1);
+        assert!(question.is_none());
+        assert!(protocol::hear(&supervisor, 16).is_ok());
+        assert!(protocol::hear(&supervisor, 16).is_err(), "asked again");
+        // A supervisor that does not read is late as well.
+        let refused = (0..10_000).find_map(|_| member.ask_for(2).err());
+        assert!(refused.expect("its queue is full").is_late());
     }
 
     /// From here on a wait for the supervisor is short.

@@ -26,7 +26,7 @@ mod join;
 mod limits;
 mod reap_orphans;
 
-pub use devices::Device;
+pub use devices::{Device, DeviceQuestion};
 pub use join::JoinError;
 pub use limits::PagesOfMember;
 

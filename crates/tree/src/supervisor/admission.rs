@@ -20,7 +20,9 @@
 //! Connections that say nothing are bounded, those from outside in number and time, so that nobody's take
 //! the descriptors that members need. A process of the tree may take its time: it may have been stopped.
 
+use super::joiner::{Joiner, Look, PeerKind};
 use super::managed_process::{Joining, NO_DESCRIPTORS};
+use super::refusal::Refusal;
 use super::{Supervisor, Token};
 use crate::protocol::{self, Hello, Reply, Request};
 use crate::table::{ChildSlot, Named};
@@ -52,17 +54,6 @@ pub(super) struct Handshake {
     connection: OwnedFd,
     since: Instant,
     kind: PeerKind,
-}
-
-/// Where a connection comes from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PeerKind {
-    /// A process of the tree.
-    Inside,
-    /// One of the tree that has become another user.
-    Changed,
-    /// Somebody else.
-    Outside,
 }
 
 impl PeerKind {
@@ -137,19 +128,21 @@ impl Supervisor {
             return;
         };
         let unserved = !self.is_our_user(peer.uid) && !self.settings.serves_other_users;
-        if unserved && !self.warned_other_user && self.is_inside(&peer) == Ok(true) {
+        if unserved && !self.warned_other_user && matches!(self.is_inside(&peer), Ok(true)) {
             self.warn_other_user(peer.uid);
         }
         let inside = || self.is_inside(&peer);
         let kind = match self.is_our_user(peer.uid) {
             // A process that joins is looked at once more.
-            true if inside() == Ok(true) => PeerKind::Inside,
+            true if matches!(inside(), Ok(true)) => PeerKind::Inside,
             true => PeerKind::Outside,
             false if self.settings.serves_other_users => match inside() {
                 Ok(true) => PeerKind::Changed,
                 _ if peer.uid == 0 => PeerKind::Outside,
                 Ok(false) => return refuse(&connection, &other_user(peer.uid)),
-                Err(why) => return refuse(&connection, &why),
+                // It is looked at once more.
+                Err(refusal) if refusal.passes => PeerKind::Changed,
+                Err(refusal) => return refuse(&connection, &refusal.why),
             },
             false if peer.uid == 0 => PeerKind::Outside,
             false => return refuse(&connection, &other_user(peer.uid)),
@@ -171,7 +164,7 @@ impl Supervisor {
         }
     }
 
-    fn is_inside(&self, peer: &Peer) -> Result<bool, String> {
+    fn is_inside(&self, peer: &Peer) -> Result<bool, Refusal> {
         peer.pid.map_or(Ok(false), |pid| self.descends(pid))
     }
 
@@ -212,21 +205,34 @@ impl Supervisor {
         let Some(hello) = Hello::decode(&packet) else {
             return;
         };
-        match self.join(&connection, &hello, program.as_ref(), handshake.kind) {
-            Ok(slot) => self.add_connection(slot, connection),
-            // If the peer is gone already there is nobody to tell.
-            Err(refusal) => {
-                if handshake.kind == PeerKind::Changed
-                    && let Ok(peer) = peer::of(connection.as_fd())
-                {
-                    self.warn_other_user(peer.uid);
-                }
-                // Before the answer: who has it goes on, and may end.
-                let told = (&refusal, handshake.kind);
-                self.warn_refused(&connection, program.as_ref(), told);
-                refuse(&connection, &refusal.why);
+        let joiner = Joiner {
+            connection,
+            hello,
+            program,
+            kind: handshake.kind,
+            since: Instant::now(),
+        };
+        self.answer_hello(joiner, Joining::of);
+    }
+
+    /// Who has said hello joins, is refused, or is looked at again later.
+    pub(super) fn answer_hello(&mut self, joiner: Joiner, look: Look) {
+        let refusal = match self.join(&joiner, look) {
+            Ok(slot) => return self.add_connection(slot, joiner.connection),
+            Err(refusal) if refusal.passes && joiner.may_wait() => {
+                return self.postpone(joiner);
             }
+            Err(refusal) => refusal,
+        };
+        if joiner.kind == PeerKind::Changed
+            && let Ok(peer) = peer::of(joiner.connection.as_fd())
+        {
+            self.warn_other_user(peer.uid);
         }
+        // Before the answer: who has it goes on, and may end.
+        self.warn_refused(&joiner, &refusal);
+        // If the peer is gone already there is nobody to tell.
+        refuse(&joiner.connection, &refusal.why);
     }
 
     /// Processes of the tree are of a user that cannot join: once, what becomes of them.
@@ -252,7 +258,7 @@ impl Supervisor {
     ///
     /// A process keeps its number, and a connection its user, as it executes a program that has more rights than who
     /// runs it. So it has to be that user yet.
-    fn admit_changed(&self, joining: &Joining, uid: u32) -> Result<(), String> {
+    fn admit_changed(&self, joining: &Joining, uid: u32) -> Result<(), Refusal> {
         let us = rustix::process::geteuid().as_raw();
         let pid = joining.process.pid();
         match joining.is_as_it_connected(uid) {
@@ -260,7 +266,8 @@ impl Supervisor {
             Ok(false) => {
                 return Err(format!(
                     "process {pid} is not what it was as it connected, as user {uid}: its program has other rights"
-                ));
+                )
+                .into());
             }
             Err(error) => return Err(cannot_tell(pid, error)),
         }
@@ -276,7 +283,7 @@ impl Supervisor {
         };
         match ascend(|| joining.process.parent(), admits) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(other_user(uid)),
+            Ok(false) => Err(other_user(uid).into()),
             Err(error) => Err(cannot_tell(pid, error)),
         }
     }
@@ -289,11 +296,11 @@ impl Supervisor {
         joining: &Joining,
         reserved: Option<ChildSlot>,
         (kind, uid): (PeerKind, u32),
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         if !self.is_our_user(uid) {
             return match kind {
                 PeerKind::Changed => self.admit_changed(joining, uid),
-                PeerKind::Inside | PeerKind::Outside => Err(other_user(uid)),
+                PeerKind::Inside | PeerKind::Outside => Err(other_user(uid).into()),
             };
         }
         let inside = kind == PeerKind::Inside;
@@ -307,12 +314,13 @@ impl Supervisor {
         }
         Err(format!(
             "process {pid} is not of this tree: only what `ebb run` started, and what that starts, can join"
-        ))
+        )
+        .into())
     }
 
     /// Whether a process is ours, or descends from us or from one that is known to be of the tree; or why that cannot
     /// be told.
-    fn descends(&self, pid: u32) -> Result<bool, String> {
+    fn descends(&self, pid: u32) -> Result<bool, Refusal> {
         self.ascends_to_us(pid)
             .map_err(|error| cannot_tell(pid, error))
     }
@@ -388,11 +396,14 @@ fn ascend(
 }
 
 /// A refusal that says no more than it knows: of a process that is of the tree, "another user's" would mislead.
-fn cannot_tell(pid: u32, error: Errno) -> String {
+fn cannot_tell(pid: u32, error: Errno) -> Refusal {
     match error {
-        Errno::MFILE | Errno::NFILE => NO_DESCRIPTORS.into(),
+        Errno::MFILE | Errno::NFILE => NO_DESCRIPTORS.to_owned().into(),
         error => {
-            format!("cannot tell whether process {pid} is of this tree: {error}; start it again")
+            let why = format!(
+                "cannot tell whether process {pid} is of this tree: {error}; start it again"
+            );
+            Refusal::unseen(why, error)
         }
     }
 }
@@ -434,8 +445,10 @@ mod tests {
             (fails(usize::MAX), walks.get()),
             (Err(Errno::MFILE), MAX_WALKS)
         );
-        assert_eq!(cannot_tell(7, Errno::MFILE), NO_DESCRIPTORS);
-        assert!(cannot_tell(7, Errno::SRCH).contains("whether process 7 is of this tree"));
+        assert_eq!(cannot_tell(7, Errno::MFILE).why, NO_DESCRIPTORS);
+        let gone = cannot_tell(7, Errno::SRCH);
+        assert!(gone.why.contains("whether process 7 is of this tree"));
+        assert!(!gone.passes && cannot_tell(7, Errno::NOMEM).passes);
     }
 
     /// Without one nobody could be refused any more, and whoever waits would keep the queue readable for ever.

@@ -1,6 +1,7 @@
-//! The tree's devices: handing them to members, adding and removing them while the tree runs,
-//! and telling the user of those that fail.
+//! The tree's devices: handing them to members, and telling the user of those that fail.
 //!
+//! Not here: opening one while the tree runs (`opening`), and taking one away (`removal`).
+
 use super::clients::answer;
 use super::full_device::FullDevice;
 use super::removal::Removal;
@@ -10,7 +11,7 @@ use crate::protocol::{self, GivenDevice, Reply, Request};
 use crate::table::{ShareReport, SlotNumber, VERSION, clusters_of, create_leases};
 use crate::{Facts, MAX_DEVICES, SetupError};
 use ebb_engine::{CLUSTER_SLOTS, PAGE_SIZE};
-use ebb_stores::{OpenError, PendingHeader, is_open_as};
+use ebb_stores::FileIdentity;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,14 +19,13 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
-/// Opens a SPEC given while the tree runs. It changes nothing: the header is to be written before data is.
-pub type Opener =
-    Box<dyn FnMut(&str) -> Result<(SetupDevice, Option<PendingHeader>), String> + Send>;
-
 /// A device of the tree.
 pub(super) struct TreeDevice {
+    /// The number; 0 where it has no row yet.
     pub serial: u64,
     pub name: String,
+    /// The file, by whatever name.
+    pub identity: Option<FileIdentity>,
     pub facts: Facts,
     pub priority: Option<i16>,
     pub file: OwnedFd,
@@ -74,7 +74,7 @@ pub struct DeviceShown {
 
 impl TreeDevice {
     /// Makes the leases of a device.
-    fn new(serial: u64, device: SetupDevice) -> Result<Self, SetupError> {
+    pub(super) fn new(device: SetupDevice) -> Result<Self, SetupError> {
         let clusters = clusters_of(device.facts.slots);
         if clusters == 0 {
             return Err(SetupError::DeviceTooSmall(device.name, device.facts.slots));
@@ -82,8 +82,9 @@ impl TreeDevice {
         let (leases, lease_fd) =
             create_leases(clusters).map_err(|e| SetupError::System("leases of a device", e))?;
         Ok(Self {
-            serial,
+            serial: 0,
             name: device.name,
+            identity: FileIdentity::of(&device.fd),
             facts: device.facts,
             priority: device.priority,
             file: device.fd,
@@ -111,17 +112,18 @@ impl Supervisor {
     /// Puts a device into a free row and tells every member; its number.
     pub(super) fn add_device(&mut self, device: SetupDevice) -> Result<u64, SetupError> {
         let free = self.free_row()?;
-        let row = TreeDevice::new(self.next_serial, device)?;
+        let row = TreeDevice::new(device)?;
         Ok(self.fill_row(free, row))
     }
 
-    fn free_row(&self) -> Result<usize, SetupError> {
+    pub(super) fn free_row(&self) -> Result<usize, SetupError> {
         let free = self.rows.iter().position(Option::is_none);
         free.ok_or(SetupError::TooManyDevices(MAX_DEVICES + 1))
     }
 
-    fn fill_row(&mut self, free: usize, row: TreeDevice) -> u64 {
-        let serial = row.serial;
+    pub(super) fn fill_row(&mut self, free: usize, mut row: TreeDevice) -> u64 {
+        let serial = self.next_serial;
+        row.serial = serial;
         self.table.devices[free].fill(serial);
         self.next_serial = serial + 1;
         self.rows[free] = Some(row);
@@ -187,7 +189,7 @@ impl Supervisor {
                     Ok(serde_json::to_string(&self.stats()).unwrap_or_else(|_| "{}".into()))
                 }
                 Request::Limit(change) => return self.limit(client, &change),
-                Request::On(spec) => self.switch_on(&spec),
+                Request::On(spec) => return self.switch_on(spec, client),
                 Request::Off(device) => match self.find(&device) {
                     Ok(n) => return self.switch_off(n, client),
                     Err(why) => Err(why),
@@ -202,33 +204,6 @@ impl Supervisor {
                 Err(why) => Reply::Failed(why),
             },
         );
-    }
-
-    fn switch_on(&mut self, spec: &str) -> Result<String, String> {
-        let free = self.free_row().map_err(|e| e.to_string())?;
-        let Some(open) = &mut self.open else {
-            return Err("this tree takes no devices".into());
-        };
-        let parsed = spec.parse();
-        let is_own = |row: &TreeDevice| {
-            parsed
-                .as_ref()
-                .is_ok_and(|spec| is_open_as(spec, &row.file))
-        };
-        if let Some(row) = self.rows.iter().flatten().find(|row| is_own(row)) {
-            let path = row.name.clone();
-            return Err(OpenError::Own { path }.to_string());
-        }
-        let (device, pending_header) = open(spec)?;
-        let name = device.name.clone();
-        let size = device.facts.slots / 256;
-        let row = TreeDevice::new(self.next_serial, device).map_err(|e| e.to_string())?;
-        // Nothing refuses the device after this: what it held is gone.
-        if let Some(header) = pending_header {
-            header.write().map_err(|e| e.to_string())?;
-        }
-        let serial = self.fill_row(free, row);
-        Ok(format!("device {serial}: {name}, {size} MiB, is in use"))
     }
 
     /// The row of a device that a user names: by its number, or as it was given.

@@ -250,7 +250,7 @@ impl Supervisor {
             let stat = Process::open(pid).and_then(|process| process.stat());
             found |= !self.helpers.contains_key(&pid)
                 && stat.is_ok_and(|stat| stat.named_helper && !stat.is_dead())
-                && !self.measurements.strangers.has(pid);
+                && !self.measurements.strangers.has(pid).unwrap_or(false);
         });
         found
     }

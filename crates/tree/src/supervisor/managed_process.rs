@@ -58,6 +58,8 @@ pub(super) struct Joining {
 /// Why that cannot be told.
 pub(super) enum Unknown {
     Exhausted,
+    /// The system lacks something for the look, for the moment.
+    Short(Errno),
     /// Program and helper are not of one memory: the program may have become another meanwhile.
     Apart(String),
     Because(String),
@@ -67,6 +69,7 @@ impl From<Errno> for Unknown {
     fn from(e: Errno) -> Self {
         match e {
             Errno::MFILE | Errno::NFILE => Self::Exhausted,
+            e if is_shortage(e) => Self::Short(e),
             e => Self::Because(format!("its process cannot be looked at: {e}")),
         }
     }

@@ -8,7 +8,8 @@
 //! [`SLOWEST`].
 
 use super::Supervisor;
-use super::descendants::Strangers;
+use super::descendants::{Descendants, Strangers};
+use super::managed_process::is_shortage;
 use super::pace::{FASTEST, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
 use super::sharing::Sharing;
@@ -29,6 +30,8 @@ const MAX_SHARE: u32 = 20;
 const WALK_SHARE: u32 = 100;
 /// The times that something takes on a crowded machine.
 const CROWDED: u32 = 10;
+/// The most walks until it is told that no process lives.
+const MAX_WALKS: usize = 16;
 /// With so many a process that can be managed joins.
 const MORE_THAN_A_LITTLE: i64 = (1 << 20) / PAGE_SIZE as i64;
 
@@ -228,12 +231,17 @@ impl Supervisor {
             0 => {}
             pid => self.warn_crowded(pid, "waits to fork"),
         }
+        self.answer_postponed();
         self.drop_silent_handshakes();
         self.refill_spare();
+        self.check_openings();
         self.check_removals();
         self.warn_of_errors();
         self.warn_of_full_devices();
-        let moving = self.has_removals() || self.reduction.is_some();
+        let moving = self.has_removals()
+            || self.reduction.is_some()
+            || !self.postponed.is_empty()
+            || self.is_opening();
         let slowest = if moving { CHECK_INTERVAL } else { SLOWEST };
         self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
     }
@@ -278,16 +286,29 @@ impl Supervisor {
     }
 
     /// Whether any process of the tree lives, those included that have too little to join.
+    ///
+    /// A walk alone does not tell that none does. A process that it comes upon may end meanwhile, and leave its children
+    /// to us, whom the walk has been at already. So it is walked once more, until all that is come upon had ended before
+    /// the walk. What cannot be looked at may live.
     pub fn has_processes(&mut self) -> bool {
-        // Processes that live and are not known yet: once this process is not their ancestor any more,
-        // they can join because they are known.
-        self.walk();
-        // Not those that have ended: who asks has nothing else to wait for.
-        self.measurements
-            .unmanaged
-            .retain(|_, unjoined| !unjoined.process.has_ended());
-        let mut taken = self.table.taken();
-        taken.any(|(n, _)| self.may_live(n)) || !self.measurements.unmanaged.is_empty()
+        let mut ended = Vec::new();
+        for _ in 0..MAX_WALKS {
+            // Processes that live and are not known yet: once this process is not their ancestor any more,
+            // they can join because they are known.
+            let walk = self.walk();
+            // Not those that have ended: who asks has nothing else to wait for.
+            self.measurements
+                .unmanaged
+                .retain(|_, unjoined| !unjoined.process.has_ended());
+            if !walk.is_whole || self.knows_processes() {
+                return true;
+            }
+            if walk.pids.iter().all(|pid| ended.contains(pid)) {
+                return false;
+            }
+            ended = walk.pids;
+        }
+        true
     }
 
     /// The same for a caller that waits for the last to end, and asks often. Processes are looked for anew only where none
@@ -325,9 +346,9 @@ impl Supervisor {
 
     /// Finds the processes of the tree that have not joined. One that ends is dropped when
     /// it cannot be measured any more; none leaves the tree otherwise.
-    fn walk(&mut self) {
+    fn walk(&mut self) -> Descendants {
         let cpu = cpu_time();
-        let found = self.descendants(std::iter::empty());
+        let mut found = self.descendants(std::iter::empty());
         let charging: Vec<u32> = self
             .table
             .taken()
@@ -338,33 +359,40 @@ impl Supervisor {
         self.check_helpers();
         self.own_limits.prune();
         self.check_orphan_memory();
-        for &pid in &found {
+        for &pid in &found.pids {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.measurements.unmanaged.remove(&pid);
-            } else if !self.measurements.unmanaged.contains_key(&pid)
-                && let Some(process) = self.open(pid)
-                && !in_its_parent(&process)
-                && !self.is_helper(&process, &found)
-                && let image = image_of(&process)
-                && !nameless.contains(&image)
-            {
-                self.begin_to_measure(process, image);
+                continue;
+            }
+            if self.measurements.unmanaged.contains_key(&pid) {
+                continue;
+            }
+            match self.open(pid) {
+                Ok(process) => {
+                    let image = image_of(&process);
+                    if !in_its_parent(&process)
+                        && !self.is_helper(&process, &found.pids)
+                        && !nameless.contains(&image)
+                    {
+                        self.begin_to_measure(process, image);
+                    }
+                }
+                Err(error) => found.is_whole &= !is_shortage(error),
             }
         }
         self.measurements.walk_cost = cpu_time().saturating_sub(cpu);
         self.measurements.next_walk = Some(Instant::now() + self.measurements.walk_interval());
+        found
     }
 
     /// A process that is to be measured, if it has not ended. For want of descriptors its memory would not count, and the
     /// user is told.
-    fn open(&mut self, pid: u32) -> Option<Process> {
-        match Process::open(pid) {
-            Err(Errno::MFILE | Errno::NFILE) => {
-                self.warn_exhausted(pid);
-                None
-            }
-            opened => opened.ok(),
+    fn open(&mut self, pid: u32) -> Result<Process, Errno> {
+        let opened = Process::open(pid);
+        if let Err(Errno::MFILE | Errno::NFILE) = opened {
+            self.warn_exhausted(pid);
         }
+        opened
     }
 
     /// A process that lives has not joined, or is no member any more.

@@ -1,10 +1,10 @@
 //! Members: a process joins and is given a slot.
 
-use super::admission::PeerKind;
+use super::joiner::{Joiner, Look};
 use super::managed_process::{Joining, ManagedProcess, NO_DESCRIPTORS, Unknown};
 use super::refusal::Refusal;
 use super::{Supervisor, Token};
-use crate::protocol::{self, Hello};
+use crate::protocol;
 use crate::table::{ChildSlot, Limits, SlotNumber, SlotState, StateWord, VERSION};
 use ebb_sys::peer;
 use ebb_sys::proc::{self, Image};
@@ -47,13 +47,10 @@ impl Supervisor {
     }
 
     /// Gives the peer, or the program whose helper it is, a slot and tells it; or says why not.
-    pub(super) fn join(
-        &mut self,
-        connection: &OwnedFd,
-        hello: &Hello,
-        program: Option<&OwnedFd>,
-        kind: PeerKind,
-    ) -> Result<SlotNumber, Refusal> {
+    pub(super) fn join(&mut self, joiner: &Joiner, look: Look) -> Result<SlotNumber, Refusal> {
+        let Joiner {
+            connection, hello, ..
+        } = joiner;
         let (peer, uid) = Self::member_behind(connection)?;
         if hello.version != VERSION {
             return Err(format!(
@@ -65,16 +62,10 @@ impl Supervisor {
         if self.joined == 0 {
             self.raise_descriptor_limit();
         }
-        let joining = Joining::of(connection, peer, program, hello.reserved.is_some());
-        let joining = joining.map_err(|why| match why {
-            Unknown::Exhausted => {
-                self.warn_exhausted(peer);
-                Refusal::quiet(NO_DESCRIPTORS)
-            }
-            Unknown::Apart(why) => Refusal::quiet(why),
-            Unknown::Because(why) => why.into(),
-        })?;
-        self.admit(&joining, hello.reserved, (kind, uid))?;
+        let program = joiner.program.as_ref();
+        let joining = look(connection, peer, program, hello.reserved.is_some());
+        let joining = joining.map_err(|why| self.unknown(why, peer))?;
+        self.admit(&joining, hello.reserved, (joiner.kind, uid))?;
         let pid = joining.process.pid();
         self.replace_former(pid, joining.image)?;
         let slot = self.slot_for(&joining, hello.reserved)?;
@@ -116,6 +107,24 @@ impl Supervisor {
             return Err(format!("the answer could not be sent: {e}").into());
         }
         Ok(slot)
+    }
+
+    /// The refusal of who joins, of whom that is not known.
+    fn unknown(&mut self, why: Unknown, peer: u32) -> Refusal {
+        match why {
+            Unknown::Exhausted => {
+                self.warn_exhausted(peer);
+                Refusal::quiet(NO_DESCRIPTORS)
+            }
+            Unknown::Short(error) => {
+                let why = format!(
+                    "its process cannot be looked at: {error}; free memory and start it again"
+                );
+                Refusal::unseen(why, error)
+            }
+            Unknown::Apart(why) => Refusal::quiet(why),
+            Unknown::Because(why) => why.into(),
+        }
     }
 
     /// A process that joins again has become another program: its former slot is reaped. The same program

@@ -1,6 +1,6 @@
 //! The supervisor: `ebb run` while the tree lives.
 //!
-//! One thread, one epoll, and a tick whose pace follows how soon the budget could be used up:
+//! One thread but for devices that are being opened, one epoll, and a tick whose pace follows how soon the budget could be used up:
 //! ```text
 //! events   new connections                                             (admission, refusal)
 //!          messages, ends of connections, deaths                       (members)
@@ -9,7 +9,7 @@
 //!          members whose memory the guard is to keep                   (guard)
 //! tick     measure who does not page, write the limit, ask for reclaim (measure)
 //!          how long the tree waited                                    (pressure)
-//! requests show, add and remove swap devices; show and change limits   (devices, limits)
+//! requests show, add and remove swap devices; show and change limits   (devices, opening, removal, limits)
 //!          the figures                                                 (stats)
 //! ```
 //! Its embedder either calls [`Supervisor::run`], which also waits for the child, or polls its descriptor
@@ -27,10 +27,12 @@ mod exits;
 mod full_device;
 mod helpers;
 mod inherited_limits;
+mod joiner;
 mod limits;
 mod managed_process;
 mod measure;
 mod members;
+mod opening;
 mod orphan_memory;
 mod pace;
 mod pending_children;
@@ -48,16 +50,20 @@ use crate::table::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
 use admission::Handshake;
+use descendants::Descendants;
+pub use devices::DeviceShown;
 use devices::TreeDevice;
-pub use devices::{DeviceShown, Opener};
 use ebb_engine::counters::Counters;
 use ebb_sys::proc::{self, Process};
 use inherited_limits::OwnLimits;
+use joiner::Joiner;
 use limits::BudgetReduction;
 pub use limits::{LimitsShown, ProcessLimits, check_limits};
 pub use managed_process::HIDDEN;
 use managed_process::ManagedProcess;
 use measure::Measurements;
+pub use opening::Opener;
+use opening::Opening;
 use orphan_memory::OrphanMemory;
 use pending_children::PendingChild;
 use pressure::TreePressure;
@@ -174,6 +180,8 @@ pub struct Supervisor {
     /// The number of the next device.
     next_serial: u64,
     open: Option<Opener>,
+    /// Devices that are being opened.
+    openings: Vec<Opening>,
     control: String,
     listener: OwnedFd,
     epoll: OwnedFd,
@@ -182,6 +190,8 @@ pub struct Supervisor {
     /// Connections that have not said anything.
     handshakes: HashMap<u32, Handshake>,
     next_handshake: u32,
+    /// Processes that have said hello and could not be looked at.
+    postponed: Vec<Joiner>,
     members: Vec<Option<ManagedProcess>>,
     /// Reserved slots, and what is known of the children they are for.
     pending_children: Vec<Option<PendingChild>>,
@@ -315,12 +325,14 @@ impl Supervisor {
             without_files: Vec::new(),
             next_serial: 1,
             open: setup.open,
+            openings: Vec::new(),
             control,
             listener,
             epoll,
             spare: spare(),
             handshakes: HashMap::new(),
             next_handshake: 0,
+            postponed: Vec::new(),
             members: (0..MAX_MEMBERS).map(|_| None).collect(),
             pending_children: (0..MAX_MEMBERS).map(|_| None).collect(),
             looked: 0,
@@ -460,12 +472,12 @@ impl Supervisor {
     /// Every process of the tree at this moment, those that serve others among them. A member that has ended is none,
     /// though its helper is at work yet: its number may be a stranger's.
     pub fn processes(&self) -> Vec<u32> {
-        self.descendants(self.helpers.keys().copied())
+        self.descendants(self.helpers.keys().copied()).pids
     }
 
     /// Every process of the tree that is known, or descends from one that is; those that serve others if they are
     /// named.
-    fn descendants(&self, helpers: impl Iterator<Item = u32>) -> Vec<u32> {
+    fn descendants(&self, helpers: impl Iterator<Item = u32>) -> Descendants {
         let lives = |slot: &SlotNumber| {
             let member = self.members[slot.index()].as_ref();
             member.is_some_and(|member| !proc::has_ended(&member.pidfd))

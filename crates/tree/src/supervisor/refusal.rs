@@ -1,11 +1,12 @@
 //! Refusals: a process has said hello and may not join, and its user is told what becomes of it.
 
 use super::Supervisor;
-use super::admission::PeerKind;
-use super::managed_process::NO_DESCRIPTORS;
+use super::joiner::{Joiner, PeerKind};
+use super::managed_process::{NO_DESCRIPTORS, is_shortage};
 use ebb_sys::peer;
 use ebb_sys::proc::{self, Process};
-use std::os::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
 
 /// Why a process may not join.
 pub(super) struct Refusal {
@@ -13,6 +14,8 @@ pub(super) struct Refusal {
     pub why: String,
     /// Flag: its user has nothing to hear.
     quiet: bool,
+    /// Flag: another look may tell more.
+    pub passes: bool,
 }
 
 impl Refusal {
@@ -21,32 +24,41 @@ impl Refusal {
         Self {
             why: why.into(),
             quiet: true,
+            passes: false,
+        }
+    }
+
+    /// One of a process that could not be looked at, for that error.
+    pub fn unseen(why: String, error: Errno) -> Self {
+        Self {
+            why,
+            quiet: false,
+            passes: is_shortage(error),
         }
     }
 }
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { why, quiet: false }
+        Self {
+            why,
+            quiet: false,
+            passes: false,
+        }
     }
 }
 
 impl Supervisor {
     /// Tells the user of a process of ours that is refused, once for each reason: else it would run unmanaged, and nobody
     /// would know. Nothing is said of one that ends, or whose helper does: that is no refusal that anybody meets.
-    pub(super) fn warn_refused(
-        &mut self,
-        connection: &OwnedFd,
-        program: Option<&OwnedFd>,
-        (refusal, kind): (&Refusal, PeerKind),
-    ) {
-        let Ok(peer) = peer::of(connection.as_fd()) else {
+    pub(super) fn warn_refused(&mut self, joiner: &Joiner, refusal: &Refusal) {
+        let Ok(peer) = peer::of(joiner.connection.as_fd()) else {
             return;
         };
         if refusal.quiet || !self.is_our_user(peer.uid) {
             return;
         }
-        let process = match program {
+        let process = match &joiner.program {
             // One that has ended meanwhile runs in no way.
             Some(program) => proc::pidfd_target(program.as_fd())
                 .ok()
@@ -76,7 +88,7 @@ impl Supervisor {
                 refusal.why
             ));
         }
-        if kind == PeerKind::Inside {
+        if joiner.kind == PeerKind::Inside {
             self.is_told_of(process);
         }
     }

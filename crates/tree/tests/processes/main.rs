@@ -6,6 +6,8 @@
 
 mod admission;
 mod helped;
+mod life;
+mod opening;
 mod rights;
 mod roles;
 mod scenarios;

@@ -20,6 +20,21 @@ pub const ALL: &[Scenario] = &[
     ("who_may_not_join_is_told_why", 20, refused),
     ("out_of_descriptors_is_a_refusal", 20, no_descriptors),
     (
+        "a_device_that_hangs_holds_nobody_but_who_asked_for_it",
+        40,
+        crate::opening::hangs,
+    ),
+    (
+        "processes_that_cannot_be_looked_at_are_there",
+        20,
+        crate::life::unseen,
+    ),
+    (
+        "processes_that_end_while_they_are_looked_for_leave_children",
+        20,
+        crate::life::relay,
+    ),
+    (
         "unmanaged_memory_lowers_the_limit_and_starts_paging",
         30,
         unmanaged,

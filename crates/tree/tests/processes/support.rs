@@ -1,6 +1,6 @@
 //! Starting, killing and watching processes.
 
-use ebb_stores::{Facts, PendingHeader, SearchTime};
+use ebb_stores::{Facts, PendingHeader, SearchTime, SwapSpec, SwapTarget};
 use ebb_sys::proc::Process;
 use ebb_sys::shm::Area;
 use ebb_tree::{Ask, Config, Limits, Reply, Request, Setup, SetupDevice, Supervisor};
@@ -9,6 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// How long the device "hangs" takes to be opened.
+pub const HANGS: Duration = Duration::from_secs(7);
 
 /// Forks. The caller is single-threaded, so the child may do anything.
 pub fn fork() -> Option<u32> {
@@ -106,12 +109,22 @@ impl Tree {
         let notices = Arc::new(Mutex::new(Vec::new()));
         let sink = notices.clone();
         let facts = Facts::new(clusters as u64 * 512);
-        // A SPEC is a number of clusters, or a real one.
-        let open = |spec: &str| {
-            if spec.starts_with('/') {
-                return open_file(spec);
-            }
-            let clusters: usize = spec.parse().map_err(|e| format!("{e}"))?;
+        // A SPEC is a number of clusters, one that hangs, or a real one.
+        let open = |spec: &SwapSpec| {
+            let SwapSpec::At(SwapTarget {
+                path: Some(path), ..
+            }) = spec
+            else {
+                return Err("no path".into());
+            };
+            let clusters: usize = match path.to_str() {
+                Some("hangs") => {
+                    std::thread::sleep(HANGS);
+                    3
+                }
+                Some(text) if text.starts_with('/') => return open_file(spec),
+                text => text.unwrap_or("").parse().map_err(|e| format!("{e}"))?,
+            };
             let (_, fd) = Area::create("beside", clusters * 8).map_err(|e| format!("{e}"))?;
             let facts = Facts::new(clusters as u64 * 512);
             let device = SetupDevice {
@@ -133,7 +146,7 @@ impl Tree {
                 priority: Some(3),
             }],
             config,
-            open: Some(Box::new(open)),
+            open: Some(open),
             guard: None,
             notices: Some(Box::new(move |line| {
                 sink.lock().unwrap().push(line.to_owned());
@@ -270,10 +283,9 @@ impl Tree {
 }
 
 /// Opens a SPEC as `ebb` does.
-fn open_file(spec: &str) -> Result<(SetupDevice, Option<PendingHeader>), String> {
-    let spec = spec.parse().map_err(|e| format!("{e}"))?;
+fn open_file(spec: &SwapSpec) -> Result<(SetupDevice, Option<PendingHeader>), String> {
     let look = SearchTime::AtMost(Duration::ZERO);
-    let opened = ebb_stores::open(&spec, &look).map_err(|e| e.to_string())?;
+    let opened = ebb_stores::open(spec, &look).map_err(|e| e.to_string())?;
     let opened = opened.ok_or("none")?;
     let device = SetupDevice {
         name: opened.name,

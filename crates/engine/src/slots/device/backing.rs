@@ -11,7 +11,8 @@
 //! are rare, pass over a sixteenth of them. A discard of a backed cluster ends the shortage at once.
 //!
 //! A device is *full* from a write that failed so until a cluster's worth of pages was written while it was not short,
-//! or until the file system has room again by its own word. Users are told of that.
+//! or until the file system has room again by its own word. Where that says nothing, as of a quota, it is full until it
+//! was not short for a while and no write failed. Users are told of that.
 //!
 //! Both are hints: a wrong one costs a write that fails, after which it is right. So a cluster that comes
 //! from the lender is not backed, nor is one that was never full.
@@ -27,6 +28,8 @@ pub(in crate::slots) const PASSES: u16 = 16;
 const MOST_PASSES: u16 = 1 << 14;
 /// Looks of the keeper that pass over all.
 const LOOKS: u16 = 16;
+/// A word of the file system that says nothing counts for so many pages written: 32 of them end that it is full.
+const PAGES_A_WORD: u32 = CLUSTER_SLOTS as u32 / 32;
 
 /// Which clusters of a device have blocks behind all their slots, and whether others may get some.
 pub(in crate::slots) struct Backing {
@@ -73,14 +76,15 @@ impl Backing {
         }
     }
 
-    /// The file system says whether it has room for a cluster. That there is some means nothing where it said so all
-    /// the time: a quota may be what is used up.
-    pub fn told(&self, has_room: bool) {
-        if !self.is_full() {
-            return;
-        }
-        if self.confirmed.swap(!has_room, Relaxed) && has_room {
-            self.has_room_again();
+    /// The file system says, now and then, whether it has room for a cluster; none: it cannot tell. That there is some
+    /// means nothing where it said so all the time: a quota may be what is used up. Then nobody tells, where nothing is
+    /// to be written.
+    pub fn told(&self, has_room: Option<bool>) {
+        match has_room {
+            _ if !self.is_full() => {}
+            Some(false) => self.confirmed.store(true, Relaxed),
+            Some(true) if self.confirmed.swap(false, Relaxed) => self.has_room_again(),
+            _ => self.wrote(PAGES_A_WORD),
         }
     }
 

@@ -170,7 +170,7 @@ fn a_device_without_blocks_is_full_until_it_has_some() {
         fail(&devices, slot);
     };
     devices.wrote(id, 512);
-    devices.file_system_told(id, false);
+    devices.file_system_told(id, Some(false));
     assert!(!is_full());
     fill(0);
     assert!(is_full());
@@ -185,11 +185,36 @@ fn a_device_without_blocks_is_full_until_it_has_some() {
     assert!(!is_full());
     // One that says all the time that there is room does not know: a quota is used up.
     fill(200);
-    devices.file_system_told(id, true);
+    devices.file_system_told(id, Some(true));
     assert!(is_full());
-    devices.file_system_told(id, false);
+    devices.file_system_told(id, Some(false));
     assert!(is_full() && next(&devices, 300).is_err());
-    devices.file_system_told(id, true);
+    devices.file_system_told(id, Some(true));
     assert!(!is_full() && next(&devices, 301).is_ok(), "at once");
     devices.check();
+}
+
+/// Where nothing is to be written, and the file system does not tell, as of a quota that was raised or of blocks that are
+/// kept for root.
+#[test]
+fn a_device_of_which_nobody_tells_is_full_no_more_after_a_while() {
+    for says in [Some(true), None] {
+        let (devices, id) = one(4 * 512, Options::default());
+        let is_full = || devices.usage()[0].full;
+        let told = |times| (0..times).for_each(|_| devices.file_system_told(id, says));
+        fail(&devices, next(&devices, 0).unwrap());
+        told(1000);
+        assert!(is_full(), "it is short");
+        (0..PASSES).for_each(|_| _ = devices.has_room());
+        told(20);
+        assert!(is_full());
+        // A write that fails begins it anew.
+        fail(&devices, next(&devices, 1).unwrap());
+        (0..2 * PASSES).for_each(|_| _ = devices.has_room());
+        told(31);
+        assert!(is_full());
+        told(1);
+        assert!(!is_full());
+        devices.check();
+    }
 }
