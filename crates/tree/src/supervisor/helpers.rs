@@ -36,6 +36,11 @@ use std::time::{Duration, Instant};
 /// How long a helper that has not joined takes to notice that its program has ended.
 const NOTICES: Duration = Duration::from_secs(1);
 
+/// Whether a process that has not joined `since` then looks like a helper whose program has ended, and is about to notice.
+pub(super) fn may_end(process: &Process, since: Instant) -> bool {
+    since.elapsed() < GRACE && process.stat().is_ok_and(|stat| stat.named_helper)
+}
+
 impl Supervisor {
     /// Watches a member's helper, if it has one.
     pub(super) fn watch_helper(&mut self, slot: SlotNumber, helper: &Helper) -> Result<(), Errno> {

@@ -9,6 +9,7 @@
 
 use super::Supervisor;
 use super::descendants::{Descendants, Strangers};
+use super::helpers::may_end;
 use super::managed_process::is_shortage;
 use super::pace::{FASTEST, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
@@ -42,6 +43,8 @@ struct UnmanagedProcess {
     pages: i64,
     /// The program that it is: members that page may have the same pages.
     image: Image,
+    /// The time from which on it is measured.
+    since: Instant,
     /// Flag: [`Supervisor::unjoined`] has named it.
     shown: bool,
 }
@@ -326,8 +329,9 @@ impl Supervisor {
     /// A process of the tree that has more than a little memory and has not joined, each once: perhaps
     /// it cannot be managed.
     pub fn unjoined(&mut self) -> Option<u32> {
+        let is_new = |s: &UnmanagedProcess| !s.shown && s.pages >= MORE_THAN_A_LITTLE;
         let mut unmanaged = self.measurements.unmanaged.iter_mut();
-        let (&pid, found) = unmanaged.find(|(_, s)| !s.shown && s.pages >= MORE_THAN_A_LITTLE)?;
+        let (&pid, found) = unmanaged.find(|(_, s)| is_new(s) && !may_end(&s.process, s.since))?;
         found.shown = true;
         Some(pid)
     }
@@ -402,6 +406,7 @@ impl Supervisor {
             process,
             pages: 0,
             image,
+            since: Instant::now(),
             shown: false,
         };
         let pid = unjoined.process.pid();

@@ -300,6 +300,22 @@ pub fn is_its_program() {
     assert_eq!(told(&tree, "is ended"), 0);
 }
 
+pub fn is_no_program_that_cannot_be_managed() {
+    let mut tree = Tree::new(mib(512), 3);
+    let mut program = tree.start(&["helped", "late"]);
+    tree.settles_at(40..60);
+    // Its helper waits for a line.
+    let line = program.stdin.take();
+    program.kill().unwrap();
+    program.wait().unwrap();
+    // It has not joined, and shares its memory with nobody. It counts still, and is about to end.
+    tree.run_for(MS(200));
+    tree.settles_at(40..60);
+    assert_eq!(tree.sup.unjoined(), None);
+    tree.kill_all();
+    drop(line);
+}
+
 pub fn ends_with_its_program() {
     let (mut tree, mut program, helper) = tree_with("rude");
     program.kill().unwrap();

@@ -89,6 +89,11 @@ pub const ALL: &[Scenario] = &[
         helped::is_its_program,
     ),
     (
+        "a_helper_whose_program_ends_early_is_no_program",
+        30,
+        helped::is_no_program_that_cannot_be_managed,
+    ),
+    (
         "a_helper_ends_with_its_program",
         30,
         helped::ends_with_its_program,
