@@ -564,6 +564,24 @@ fn a_program_that_executes_itself_pages_in_each_life() {
     }
 }
 
+/// In a tree that does not page yet, what it had as former programs does not count.
+#[test]
+fn a_program_that_executes_itself_counts_once() {
+    if cannot_page() {
+        return;
+    }
+    let relived = c_program("relived");
+    let job = Job::new([relived.as_os_str(), "200".as_ref(), "6".as_ref()]);
+    let managed = Under::budget(1 << 30).run_behind(&["setarch".into(), "-R".into()], &job);
+    let said = String::from_utf8_lossy(&managed.run.stdout);
+    let lives = said.lines().filter(|line| line.ends_with(": all in RAM"));
+    assert_eq!(lives.count(), 6, "{said}{}", managed.run.stderr);
+    let peak = managed.stats["peak_bytes"].as_u64().unwrap() / MIB;
+    // The former program's memory takes a while to go.
+    assert!(peak < 2 * 200 + 50, "{peak} MiB");
+    managed.assert_quiet("relived");
+}
+
 #[test]
 fn children_of_children_and_exec_from_a_fork() {
     if cannot_page() {
@@ -878,6 +896,40 @@ fn idle_processes_take_next_to_no_processor_time() {
         took < most,
         "{took} µs a second of each helper, over {most}"
     );
+}
+
+/// A shell waits for a program that pages and does nothing. The budget is full, and growth of the shell would pass it: the
+/// supervisor looked 400 times a second, for 36,000 µs.
+#[test]
+fn a_quiet_tree_takes_its_supervisor_little_processor_time() {
+    const SPAN: Duration = Duration::from_secs(3);
+    /// Microseconds a second.
+    const MOST: u128 = 15_000;
+    if cannot_page() {
+        return;
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new(ebb());
+    command.args(["run", "--memory", "48M", "--swap", "none", "--"]);
+    command.args(["sh", "-c", "\"$0\" 96 2 \"$1\"; true"]);
+    command.arg(c_program("small")).arg(file.path());
+    let mut run = command.stdout(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    while fs::metadata(file.path()).unwrap().len() == 0 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "it does not fill"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let before = processor_time(run.id());
+    std::thread::sleep(SPAN);
+    let took = (processor_time(run.id()) - before).as_micros() / u128::from(SPAN.as_secs());
+    fs::write(file.path(), "..").unwrap();
+    assert!(run.wait().unwrap().success());
+    println!("{took} µs a second of the supervisor");
+    assert!(took < MOST, "{took} µs a second");
 }
 
 /// What a thread takes that wakes once a second, and reads what a helper reads then.

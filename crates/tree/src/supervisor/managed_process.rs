@@ -26,6 +26,8 @@ pub(super) struct ManagedProcess {
     pub userfaultfd: Option<Userfaultfd>,
     /// The number of the guard that has been told of it.
     pub guarded_by: Option<u32>,
+    /// Flag: its process has joined again, as another program.
+    pub replaced: bool,
 }
 
 /// The process that serves a member.
@@ -249,7 +251,8 @@ impl ManagedProcess {
         {
             return true;
         }
-        proc::has_ended(&self.pidfd)
+        self.replaced
+            || proc::has_ended(&self.pidfd)
             || self
                 .userfaultfd
                 .as_ref()

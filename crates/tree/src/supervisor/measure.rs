@@ -6,12 +6,15 @@
 //! never so often that ticks cost more than [`MAX_SHARE`] of a processor. Where nobody is left to measure,
 //! and no forked relatives share pages (a write to one takes a page that nobody charges), it is
 //! [`SLOWEST`].
+//!
+//! A tree that pages fills its budget: there is never room. Beside a shell that waits for its job every tick would be a
+//! [`FASTEST`] one, and they took a thirtieth of a processor. Where nothing has changed for long, the least is [`QUIET`].
 
 use super::Supervisor;
 use super::descendants::{Descendants, Strangers};
 use super::helpers::may_end;
 use super::managed_process::is_shortage;
-use super::pace::{FASTEST, SLOWEST, cpu_time};
+use super::pace::{FASTEST, QUIET, QUIET_TICKS, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
 use super::sharing::Sharing;
 use crate::table::{Mode, ReclaimRequest, SlotNumber, SlotState, start_threshold};
@@ -81,6 +84,10 @@ pub(super) struct Measurements {
     /// The time after which the last tick wanted the next one.
     pace: Duration,
     pub sharing: Sharing,
+    /// Pages of all that is measured.
+    pages: i64,
+    /// Ticks in a row that found as many.
+    quiet: u32,
     /// The limit of which all members know.
     announced: i64,
     announced_mode: bool,
@@ -94,6 +101,22 @@ impl Measurements {
         };
         measurements.measure_this_process();
         measurements
+    }
+
+    /// So many pages were measured.
+    fn note(&mut self, pages: i64) {
+        self.quiet = match std::mem::replace(&mut self.pages, pages) == pages {
+            true => self.quiet.saturating_add(1),
+            false => 0,
+        };
+    }
+
+    /// The least time to the next tick.
+    fn fastest(&self, mode: Mode) -> Duration {
+        match mode == Mode::Paging && self.quiet >= QUIET_TICKS {
+            true => QUIET,
+            false => FASTEST,
+        }
     }
 
     /// Its own memory is the calling process's from now on.
@@ -246,7 +269,8 @@ impl Supervisor {
             || !self.postponed.is_empty()
             || self.is_opening();
         let slowest = if moving { CHECK_INTERVAL } else { SLOWEST };
-        self.due = start + pace.clamp(FASTEST, slowest).max(cost * MAX_SHARE);
+        let fastest = self.measurements.fastest(self.table.mode());
+        self.due = start + pace.clamp(fastest, slowest).max(cost * MAX_SHARE);
     }
 
     /// A death may have left the sum of charges too large.
@@ -431,8 +455,11 @@ impl Supervisor {
             if word.state != SlotState::Joined {
                 continue;
             }
-            // Dying or dead: its end will be noticed soon.
-            let pages = anonymous(&member.process).unwrap_or(0);
+            // Dying or dead: its end will be noticed soon. What a process has is its latest program's.
+            let pages = match member.replaced {
+                true => 0,
+                false => anonymous(&member.process).unwrap_or(0),
+            };
             measured.push((&member.process, pages));
             joined.push((n, pages));
         }
@@ -457,7 +484,8 @@ impl Supervisor {
         });
         measured.extend(unmanaged.values().map(|s| (&s.process, s.pages)));
         let mut sharing = std::mem::take(&mut self.measurements.sharing);
-        let sum = joined.iter().map(|(_, pages)| pages).sum();
+        let sum: i64 = joined.iter().map(|(_, pages)| pages).sum();
+        self.measurements.note(sum + others);
         let overlap = self.overlap(&measured, (sum, others), &mut sharing);
         self.measurements.sharing = sharing;
         self.measurements.unmanaged = unmanaged;

@@ -99,6 +99,7 @@ impl Supervisor {
             helper: joining.helper,
             userfaultfd: None,
             guarded_by: None,
+            replaced: false,
         });
         self.measurements.forget(pid);
         self.measurements.forget(peer);
@@ -131,11 +132,12 @@ impl Supervisor {
     /// cannot join twice. Without random addresses the next program may look like the former one.
     fn replace_former(&mut self, pid: u32, image: Image) -> Result<(), Refusal> {
         if let Some(&old) = self.by_pid.get(&pid) {
-            let same = self.members[old.index()].as_ref().is_some_and(|m| {
-                m.connection.is_some() && m.image == image && m.has_helper_in_it()
-            });
-            if same {
-                return Err(Refusal::quiet(format!("process {pid} has joined already")));
+            if let Some(former) = &mut self.members[old.index()] {
+                let is_same = former.image == image && former.has_helper_in_it();
+                if former.connection.is_some() && is_same {
+                    return Err(Refusal::quiet(format!("process {pid} has joined already")));
+                }
+                former.replaced = true;
             }
             // Writes that its helper has begun have to be over first.
             if !self.let_helper_end(old, Duration::ZERO) {

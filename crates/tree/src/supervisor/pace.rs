@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// The least time from tick to tick.
 pub(super) const FASTEST: Duration = Duration::from_millis(2);
+/// The same in a tree that pages, where nothing that is measured has changed for [`QUIET_TICKS`].
+pub(super) const QUIET: Duration = Duration::from_millis(8);
+/// Ticks without a change.
+pub(super) const QUIET_TICKS: u32 = 50;
 /// The most.
 pub(super) const SLOWEST: Duration = Duration::from_millis(50);
 
