@@ -165,11 +165,11 @@ fn leave_processes(
         return Ok(end);
     }
     supervisor.leave_stderr();
-    // Only a process of one thread can be split.
-    supervisor.stop_opening();
+    // Only a process of one thread can be split. Devices come last: in a turn one may be asked for.
     if let Some(serving) = &mut serving {
         serving.stop(&mut || drop(supervisor.turn()));
     }
+    supervisor.stop_opening();
     match daemon::split() {
         Ok(Side::Background) => {
             supervisor.takes_over();

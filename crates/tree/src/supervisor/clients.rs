@@ -16,14 +16,26 @@ pub(super) fn watch_client(epoll: &OwnedFd, client: &OwnedFd, token: epoll::Even
 
 /// Tells a command how far it is, unless it has not read for a while: the answer is to find room.
 pub(super) fn progress(client: &OwnedFd, text: String) {
-    let mut fds = [PollFd::new(client, PollFlags::OUT)];
+    // A socket is ready for more as long as a quarter of what it may hold waits.
+    if state(client, PollFlags::OUT).contains(PollFlags::OUT) {
+        answer(client, Reply::Progress(text));
+    }
+}
+
+/// Whether a command has gone away.
+pub(super) fn is_gone(client: &OwnedFd) -> bool {
+    state(client, PollFlags::RDHUP).intersects(PollFlags::RDHUP | PollFlags::HUP)
+}
+
+fn state(client: &OwnedFd, asked: PollFlags) -> PollFlags {
+    let mut fds = [PollFd::new(client, asked)];
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // A socket is ready for more as long as a quarter of what it may hold waits.
-    if matches!(poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().contains(PollFlags::OUT) {
-        answer(client, Reply::Progress(text));
+    match poll(&mut fds, Some(&now)) {
+        Ok(1) => fds[0].revents(),
+        _ => PollFlags::empty(),
     }
 }
 

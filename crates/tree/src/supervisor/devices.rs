@@ -29,6 +29,8 @@ pub(super) struct TreeDevice {
     pub facts: Facts,
     pub priority: Option<i16>,
     pub file: OwnedFd,
+    /// The same to be read alone, opened with it: nobody may answer for the file any more when a member needs it.
+    pub to_read: Result<OwnedFd, Errno>,
     pub lease_fd: OwnedFd,
     pub leases: Leases<'static>,
     /// Write errors that processes met which are gone.
@@ -87,6 +89,7 @@ impl TreeDevice {
             identity: FileIdentity::of(&device.fd),
             facts: device.facts,
             priority: device.priority,
+            to_read: reopen_to_read(&device.fd),
             file: device.fd,
             lease_fd,
             leases,
@@ -147,16 +150,18 @@ impl Supervisor {
         let rows = rows.filter(|(n, _)| asked >> n & 1 == 1);
         let rows = rows.filter_map(|(n, row)| Some((n, row.as_ref()?)));
         let rows: Vec<_> = rows.collect();
-        let reopened = || rows.iter().map(|(_, row)| reopen_to_read(&row.file));
+        let to_read = || rows.iter().map(|(_, row)| row.to_read.as_ref());
         let to_read = self.is_of_our_user(slot).and_then(|ours| match ours {
             true => Ok(Vec::new()),
-            false => reopened().collect(),
+            false => to_read().collect::<Result<_, _>>().map_err(|error| *error),
         });
         let (mut given, mut fds, mut new) = (Vec::new(), Vec::new(), 0);
         let attached = &self.table.slot(slot).attached;
         if let Ok(to_read) = &to_read {
             for (i, &(n, row)) in rows.iter().enumerate() {
-                fds.extend([to_read.get(i).unwrap_or(&row.file), &row.lease_fd].map(AsFd::as_fd));
+                fds.extend(
+                    [to_read.get(i).copied().unwrap_or(&row.file), &row.lease_fd].map(AsFd::as_fd),
+                );
                 given.push(GivenDevice {
                     row: n,
                     serial: row.serial,

@@ -5,12 +5,12 @@
 //! ```text
 //! asked ──▶ thread: is it ours? open it; make leases ──▶ mark it as swap ──▶ a row; the command is told
 //!              │ it is refused                              the command is told
-//!              └ it takes longer than PATIENCE              the command is told; what is opened later is closed
+//!              └ it takes longer than PATIENCE, or the command goes away: what is opened later is closed
 //! ```
 //! For each thread a row is kept, so nothing refuses a device once it is marked. A thread that hangs cannot be ended: it
 //! is left, and keeps its row.
 
-use super::clients::{answer, progress};
+use super::clients::{answer, is_gone, progress};
 use super::devices::TreeDevice;
 use super::{SetupDevice, Supervisor};
 use crate::protocol::Reply;
@@ -146,6 +146,9 @@ impl Supervisor {
     /// Takes devices that have been opened, and gives up those that take too long.
     pub(super) fn check_openings(&mut self) {
         for mut opening in std::mem::take(&mut self.openings) {
+            if opening.client.as_ref().is_some_and(is_gone) {
+                opening.give_up("it was taken back");
+            }
             if opening.work.thread.is_finished() {
                 self.end_opening(opening);
                 continue;

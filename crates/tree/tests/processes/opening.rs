@@ -1,6 +1,6 @@
 //! Devices that are opened while the tree runs.
 
-use crate::support::{HANGS, Tree, mib};
+use crate::support::{HANGS, SLOW, Tree, mib};
 use ebb_tree::{Ask, MAX_DEVICES, Reply, Request};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,4 +40,17 @@ pub fn hangs() {
     tree.until(HANGS, |_| start.elapsed() > HANGS + Duration::from_secs(1));
     assert_eq!(tree.sup.devices().len(), MAX_DEVICES - 1);
     assert!(is_done(tree.ask(Request::On("3".into()))));
+}
+
+/// A command that is interrupted takes the device back.
+pub fn taken_back() {
+    let mut tree = Tree::new(mib(512), 10);
+    let devices = tree.sup.devices().len();
+    let ask = Ask::send(std::process::id(), &Request::On("slow".into())).unwrap();
+    tree.run_for(SLOW / 4);
+    drop(ask);
+    tree.run_for(2 * SLOW);
+    assert_eq!(tree.sup.devices().len(), devices);
+    let reply = tree.ask(Request::On("slow".into()));
+    assert!(matches!(reply, Reply::Done(_)), "{reply:?}");
 }

@@ -25,6 +25,11 @@ pub const ALL: &[Scenario] = &[
         crate::opening::hangs,
     ),
     (
+        "a_device_that_was_asked_for_is_taken_back",
+        30,
+        crate::opening::taken_back,
+    ),
+    (
         "processes_that_cannot_be_looked_at_are_there",
         20,
         crate::life::unseen,

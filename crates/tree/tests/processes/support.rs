@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long the device "hangs" takes to be opened.
 pub const HANGS: Duration = Duration::from_secs(7);
+/// The same of the device "slow", which is waited for.
+pub const SLOW: Duration = Duration::from_secs(1);
 
 /// Forks. The caller is single-threaded, so the child may do anything.
 pub fn fork() -> Option<u32> {
@@ -118,8 +120,8 @@ impl Tree {
                 return Err("no path".into());
             };
             let clusters: usize = match path.to_str() {
-                Some("hangs") => {
-                    std::thread::sleep(HANGS);
+                Some(name @ ("hangs" | "slow")) => {
+                    std::thread::sleep(if name == "slow" { SLOW } else { HANGS });
                     3
                 }
                 Some(text) if text.starts_with('/') => return open_file(spec),
