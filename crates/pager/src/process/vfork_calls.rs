@@ -7,7 +7,7 @@
 //! 1. The child takes a [`CallSlot`] of static memory, writes its call there, says so, and waits. The kernel
 //!    takes the slot back if it dies (`ebb_sys::robust`).
 //! 2. The keeper makes the call as any thread would, but never waits for a transit: then it is tried again at its
-//!    next turn ([`RETRY`]). Memory that was mapped or moved is registered before the answer.
+//!    next turn ([`RETRY`]), and goes on where it was. Memory that was mapped or moved is registered before the answer.
 //! 3. The child takes the answer. If it is dead, nobody does, and the call was made: as whole as it would
 //!    be without us.
 //!
@@ -56,13 +56,14 @@ pub enum MemoryCall {
         len: usize,
         prot: (i32, i32),
     },
-    /// `mremap`.
+    /// `mremap`; `done`: bytes that an earlier turn has moved, of a call that is made part by part.
     Remap {
         old: usize,
         old_len: usize,
         new_len: usize,
         flags: i32,
         new_addr: usize,
+        done: usize,
     },
     /// `madvise`.
     Advise {
@@ -84,7 +85,7 @@ struct CallSlot {
     answer: UnsafeCell<Outcome<usize>>,
 }
 
-// SAFETY: `call` is written by the owner in stage FREE and read by the keeper in stage TAKEN. `answer` is written by
+// SAFETY: `call` is written by the owner in stage FREE, and is the keeper's in stage TAKEN. `answer` is written by
 // the keeper in stage TAKEN and read by the owner in stage ANSWERED.
 unsafe impl Sync for CallSlot {}
 
@@ -241,7 +242,7 @@ impl VforkCalls {
     pub fn serve(
         &self,
         kernel: &impl Kernel,
-        execute: impl Fn(MemoryCall) -> Outcome<usize>,
+        execute: impl Fn(&mut MemoryCall) -> Outcome<usize>,
     ) -> bool {
         let mut again = false;
         for slot in &self.slots {
@@ -252,9 +253,8 @@ impl VforkCalls {
             {
                 continue;
             }
-            // SAFETY: written by who asked, and taken.
-            let call = unsafe { slot.call.get().read() };
-            let outcome = execute(call);
+            // SAFETY: written by who asked, and taken: it is ours until the stage changes.
+            let outcome = execute(unsafe { &mut *slot.call.get() });
             if outcome == Err(RETRY) {
                 slot.stage.store(ASKED, SeqCst);
                 again = true;
@@ -354,6 +354,7 @@ impl MemoryCall {
                 new_len,
                 flags,
                 new_addr,
+                ..
             } => match flags & libc::MREMAP_FIXED {
                 0 => [area(old, old_len), none],
                 _ => [area(old, old_len), area(new_addr, new_len)],

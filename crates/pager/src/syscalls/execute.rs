@@ -10,10 +10,10 @@ use ebb_sys::paging::Kernel;
 impl<K: Kernel> Pager<K> {
     /// In the keeper: makes the call of a child that shares this memory, as any thread would its own, but for
     /// waits: `outcome::RETRY`. Requires: as the system call.
-    pub(crate) unsafe fn execute(&'static self, call: MemoryCall) -> Outcome<usize> {
+    pub(crate) unsafe fn execute(&'static self, call: &mut MemoryCall) -> Outcome<usize> {
         // SAFETY: the child answers for the system call.
         unsafe {
-            match call {
+            match *call {
                 MemoryCall::Map {
                     addr,
                     len,
@@ -31,7 +31,8 @@ impl<K: Kernel> Pager<K> {
                     new_len,
                     flags,
                     new_addr,
-                } => self.remap_here(old, old_len, new_len, flags, new_addr),
+                    ref mut done,
+                } => self.remap_here((old, old_len), new_len, flags, new_addr, done),
                 MemoryCall::Advise { addr, len, advice } => {
                     self.advise_locked(addr, len, advice).map(|()| 0)
                 }

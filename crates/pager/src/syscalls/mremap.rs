@@ -71,6 +71,7 @@ impl<K: Kernel> Pager<K> {
             new_len,
             flags,
             new_addr,
+            done: 0,
         };
         match self.executor(asked) {
             Executor::Direct => {
@@ -79,22 +80,24 @@ impl<K: Kernel> Pager<K> {
             }
             Executor::Done(outcome) => outcome,
             // SAFETY: as above.
-            Executor::Here => unsafe { self.remap_here(old, old_len, new_len, flags, new_addr) },
+            Executor::Here => unsafe {
+                self.remap_here((old, old_len), new_len, flags, new_addr, &mut 0)
+            },
         }
     }
 
-    /// The same, made by the calling thread.
+    /// The same, made by the calling thread. `done`: bytes that were moved, if it is made part by part.
     pub(crate) unsafe fn remap_here(
         &'static self,
-        old: usize,
-        old_len: usize,
+        (old, old_len): (usize, usize),
         new_len: usize,
         flags: i32,
         new_addr: usize,
+        done: &mut usize,
     ) -> Outcome<usize> {
-        match self.moves_parts((old, old_len), new_len, flags, new_addr) {
+        match *done > 0 || self.moves_parts((old, old_len), new_len, flags, new_addr) {
             // SAFETY: the caller answers for the system call, here and below.
-            true => unsafe { self.remap_parts((old, old_len), flags, new_addr) },
+            true => unsafe { self.remap_parts((old, old_len), flags, new_addr, done) },
             // SAFETY: as above.
             false => unsafe { self.remap_alike(old, old_len, new_len, flags, new_addr) },
         }

@@ -64,7 +64,7 @@ impl<K: Kernel> Pager<K> {
             .on_own_stack(move || part_end(&self.lock().ranges, old, end) < end)
     }
 
-    /// Makes such a call, part by part.
+    /// Makes such a call, part by part, from what is `done` on. What is done when it stops is done for good.
     ///
     /// # Safety
     /// As the system call.
@@ -73,8 +73,9 @@ impl<K: Kernel> Pager<K> {
         (old, len): (usize, usize),
         flags: i32,
         new_addr: usize,
+        done: &mut usize,
     ) -> Outcome<usize> {
-        let (mut at, end) = (old, old + page_up(len));
+        let (mut at, end) = (old + *done, old + page_up(len));
         while at < end {
             let part = move || {
                 let state = self.lock();
@@ -94,6 +95,7 @@ impl<K: Kernel> Pager<K> {
                 Err(error) => return Err(error),
             }
             at = stop;
+            *done = at - old;
         }
         Ok(new_addr)
     }

@@ -383,7 +383,7 @@ fn memory_that_moves_to_pages_in_transit_moves_back_until_they_arrived() {
             unsafe {
                 machine
                     .pager
-                    .remap_here(old, 64 * PAGE, 96 * PAGE, flags, 0)
+                    .remap_here((old, 64 * PAGE), 96 * PAGE, flags, 0, &mut 0)
             }
         };
         assert_eq!(call(), Err(RETRY));
@@ -794,7 +794,7 @@ fn memory_of_which_the_first_page_is_not_managed_moves_as_a_whole() {
     pager.lock().ranges.remove(old, old + PAGE);
     let how = libc::MREMAP_MAYMOVE;
     // SAFETY: as above.
-    let new = unsafe { pager.remap_here(old, 8 * PAGE, 16 * PAGE, how, 0) }.unwrap();
+    let new = unsafe { pager.remap_here((old, 8 * PAGE), 16 * PAGE, how, 0, &mut 0) }.unwrap();
     assert_ne!(new, old);
     let all = || -> Vec<_> {
         let state = pager.lock();
@@ -802,7 +802,36 @@ fn memory_of_which_the_first_page_is_not_managed_moves_as_a_whole() {
     };
     assert_eq!(all(), [(new + PAGE, new + 16 * PAGE)]);
     // SAFETY: as above.
-    let shrunk = unsafe { pager.remap_here(new, 16 * PAGE, 4 * PAGE, 0, 0) };
+    let shrunk = unsafe { pager.remap_here((new, 16 * PAGE), 4 * PAGE, 0, 0, &mut 0) };
     assert_eq!(shrunk, Ok(new));
     assert_eq!(all(), [(new + PAGE, new + 4 * PAGE)]);
+}
+
+/// On a thread of ours, which waits for no transit: what was moved is moved for good, and the rest follows.
+#[test]
+fn a_move_in_parts_goes_on_after_pages_in_transit() {
+    let mut machine = Machine::new(1024);
+    let (old, to) = (machine.map(64), machine.map(64));
+    (0..64).for_each(|i| machine.write(old + i * PAGE, 1 + i as u8));
+    machine
+        .mprotect(old + 32 * PAGE, 32 * PAGE, libc::PROT_READ)
+        .unwrap();
+    machine.evict(old + 40 * PAGE);
+    machine.store_staged();
+    let out = machine.begin_load(old + 40 * PAGE);
+    let mut done = 0;
+    let mut call = || {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let (area, len) = ((old, 64 * PAGE), 64 * PAGE);
+        // SAFETY: memory of the kernel in memory.
+        let moved = unsafe { machine.pager.remap_here(area, len, flags, to, &mut done) };
+        (moved, done)
+    };
+    assert_eq!(call(), (Err(RETRY), 32 * PAGE));
+    machine.set(old + 40 * PAGE, out);
+    assert_eq!(call(), (Ok(to), 64 * PAGE));
+    let model = std::mem::take(&mut machine.model).into_iter();
+    machine.model = model.map(|(at, byte)| (at - old + to, byte)).collect();
+    machine.read_all();
+    machine.check();
 }
