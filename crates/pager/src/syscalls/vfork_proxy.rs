@@ -48,12 +48,8 @@ impl<K: Kernel> Pager<K> {
                 return Executor::Direct;
             } else if self.vfork_calls.has_paged() {
                 return orphaned_call(&call);
-            } else {
-                match self.vfork_calls.note_unmanaged(&call, self.known_break()) {
-                    Ok(true) => return Executor::Direct,
-                    Ok(false) => {}
-                    Err(error) => return Executor::Done(Err(error)),
-                }
+            } else if self.vfork_calls.note_unmanaged(&call, self.known_break()) {
+                return Executor::Direct;
             }
         }
     }
