@@ -1,5 +1,5 @@
 //! Inside of a fork: signals in the child, the work of libc and other libraries there, and the words that the
-//! kernel stores for parent and child.
+//! kernel stores for parent and child. And children of `clone` that share memory.
 
 mod common;
 
@@ -213,4 +213,36 @@ fn pages_that_are_dropped_without_libc_as_they_leave() {
     managed.assert_same(&alone, "shed");
     managed.assert_quiet("shed");
     assert!(managed.counter("unshared") > 0, "{}", managed.stats);
+}
+
+/// What a child of `clone` with CLONE_VM does, as it is by itself: see the program.
+fn child_of_clone(arguments: &[&str]) {
+    let program = c_program("clone_vm");
+    let arguments = arguments.iter().map(OsStr::new);
+    let job = Job::new([program.as_os_str()].into_iter().chain(arguments));
+    let job = job.time_limit(Duration::from_secs(60));
+    let alone = free(&job, "clone_vm");
+    let managed = Under::budget(64 * MIB).run(&job);
+    managed.assert_same(&alone, "clone_vm");
+    managed.assert_quiet("clone_vm");
+}
+
+/// However many, in a process so small that it has no helper.
+#[test]
+fn memory_calls_of_a_child_of_clone_succeed() {
+    child_of_clone(&["calls"]);
+}
+
+/// What such a child maps is within the budget, though its parent never maps anything.
+#[test]
+fn memory_that_a_child_of_clone_maps_is_managed() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([
+        c_program("clone_vm").as_os_str(),
+        "maps".as_ref(),
+        "96".as_ref(),
+    ]);
+    common::same_in_parts(&job, "clone_vm", &[3], &[]);
 }

@@ -11,11 +11,14 @@
 //! 3. The child takes the answer. If it is dead, nobody does, and the call was made: as whole as it would
 //!    be without us.
 //!
-//! *Where no keeper attends* the process does not page, and has no page anywhere but in memory: the ranges alone
-//! could be wrong. The child makes its calls itself. Memory that it maps is not managed. Before it changes managed
-//! memory it *notes* the addresses: they are managed no more, as soon as a range is added or the process begins to
-//! page. It notes first and looks then whether paging has begun, which is said first and the notes read then: one of
-//! the two sees the other. Where all notes are taken, one grows to hold the new addresses, and what lies between:
+//! A process has a keeper before it makes a child that lives beside it (`Pager::prepare_sharing`). Such a child waits
+//! like any thread before it fills what it mapped.
+//!
+//! *Where no keeper attends*, as in a small process that waits in `vfork`, the process does not page, and has no page
+//! anywhere but in memory: the ranges alone could be wrong. The child makes its calls itself. Memory that it maps is
+//! not managed. Before it changes managed memory it *notes* the addresses: they are managed no more, as soon as a range
+//! is added or the process begins to page. It notes first and looks then whether paging has begun, which is said first
+//! and the notes read then: one of the two sees the other. Where all notes are taken, one grows to hold the new addresses, and what lies between:
 //! that is managed no more, either. Where none is near enough, nothing is.
 //!
 //! The process of a thread is asked of the kernel, and compared with a word in a page that forked children have empty

@@ -152,7 +152,13 @@ impl<K: Kernel> Pager<K> {
         let start = match self.executor(call) {
             Executor::Direct => return plain(),
             Executor::Done(Ok(_)) if !ours => return plain(),
-            Executor::Done(outcome) => outcome?,
+            Executor::Done(outcome) => {
+                let start = outcome?;
+                if ours && filled && prot != libc::PROT_NONE {
+                    self.admit(page_up(len));
+                }
+                start
+            }
             // SAFETY: as above.
             Executor::Here => unsafe {
                 self.map_here(addr, len, prot, unfilled, (fd, offset), filled)?
