@@ -246,3 +246,9 @@ fn memory_that_a_child_of_clone_maps_is_managed() {
     ]);
     common::same_in_parts(&job, "clone_vm", &[3], &[]);
 }
+
+/// Where the kernel refuses what such a child maps in a fixed place, what was there stays.
+#[test]
+fn mappings_of_a_child_of_clone_that_are_refused_replace_nothing() {
+    child_of_clone(&["fixed"]);
+}
