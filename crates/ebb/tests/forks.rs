@@ -252,3 +252,9 @@ fn memory_that_a_child_of_clone_maps_is_managed() {
 fn mappings_of_a_child_of_clone_that_are_refused_replace_nothing() {
     child_of_clone(&["fixed"]);
 }
+
+/// It returns from `syscall` to the address on top of its stack.
+#[test]
+fn a_child_of_clone_by_number_goes_on_at_its_stack() {
+    child_of_clone(&["number"]);
+}
