@@ -9,7 +9,7 @@ use ebb_harness::job::Job;
 use ebb_harness::tools;
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The program says the same by itself and in a budget in which most of its memory is out.
 fn same(program: &Path, arguments: &[&str]) -> Managed {
@@ -257,4 +257,32 @@ fn mappings_of_a_child_of_clone_that_are_refused_replace_nothing() {
 #[test]
 fn a_child_of_clone_by_number_goes_on_at_its_stack() {
     child_of_clone(&["number"]);
+}
+
+/// It would keep all the memory of a parent that is ended for want of it.
+#[test]
+fn a_child_of_clone_ends_with_a_parent_that_is_ended_for_memory() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("clone_vm");
+    let output = std::process::Command::new(common::ebb())
+        .args(["run", "-m", "40M", "--swap", "none", "--"])
+        .arg(program)
+        .args(["ends", "96"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("out of memory: "), "{said}");
+    let child = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(child.parse::<u32>().is_ok(), "{child}");
+    let lives = || {
+        let status = std::fs::read_to_string(format!("/proc/{child}/status"));
+        status.is_ok_and(|status| !status.contains("State:\tZ"))
+    };
+    let begin = Instant::now();
+    while lives() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{child} lives");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

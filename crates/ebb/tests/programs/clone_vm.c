@@ -5,6 +5,7 @@
  * maps: the child maps memory, and its parent fills it, then the child, round after round; prints what they read.
  * fixed: the child maps in the place of its parent's memory in ways that are refused. Prints the errors, and whether
  * the memory is as it was.
+ * ends: the child does nothing, and its parent fills memory with what cannot be compressed. Prints the child's number.
  * number: the child is made by syscall(2), and goes on at the address on top of its stack.
  */
 #define _GNU_SOURCE
@@ -102,6 +103,13 @@ static int fixed(void *unused)
 	return 0;
 }
 
+static int pauses(void *unused)
+{
+	while (pause())
+		;
+	return 0;
+}
+
 static __attribute__((force_align_arg_pointer, noreturn)) void entry(void)
 {
 	step = 42;
@@ -128,6 +136,16 @@ int main(int argc, char **argv)
 		for (int i = 0; i < SOME; i++)
 			wrong += memory[i] != 7;
 		printf("%x, errors %d %d %d %d, %d wrong\n", status, errors[0], errors[1], errors[2], errors[3], wrong);
+	} else if (strcmp(what, "ends") == 0) {
+		printf("%d\n", clone(pauses, stack + STACK, flags, NULL));
+		fflush(stdout);
+		uint64_t *words = map(size), random = 88172645463325252u;
+		for (size_t i = 0; i < size / sizeof *words; i++) {
+			random ^= random << 13;
+			random ^= random >> 7;
+			random ^= random << 17;
+			words[i] = random;
+		}
 	} else if (strcmp(what, "number") == 0) {
 		uintptr_t *top = (uintptr_t *)(stack + STACK - 16);
 		*top = (uintptr_t)entry;
