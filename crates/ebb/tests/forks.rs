@@ -1,5 +1,5 @@
 //! Inside of a fork: signals in the child, the work of libc and other libraries there, and the words that the
-//! kernel stores for parent and child.
+//! kernel stores for parent and child. And children of `clone` that share memory.
 
 mod common;
 
@@ -9,7 +9,7 @@ use ebb_harness::job::Job;
 use ebb_harness::tools;
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The program says the same by itself and in a budget in which most of its memory is out.
 fn same(program: &Path, arguments: &[&str]) -> Managed {
@@ -213,4 +213,76 @@ fn pages_that_are_dropped_without_libc_as_they_leave() {
     managed.assert_same(&alone, "shed");
     managed.assert_quiet("shed");
     assert!(managed.counter("unshared") > 0, "{}", managed.stats);
+}
+
+/// What a child of `clone` with CLONE_VM does, as it is by itself: see the program.
+fn child_of_clone(arguments: &[&str]) {
+    let program = c_program("clone_vm");
+    let arguments = arguments.iter().map(OsStr::new);
+    let job = Job::new([program.as_os_str()].into_iter().chain(arguments));
+    let job = job.time_limit(Duration::from_secs(60));
+    let alone = free(&job, "clone_vm");
+    let managed = Under::budget(64 * MIB).run(&job);
+    managed.assert_same(&alone, "clone_vm");
+    managed.assert_quiet("clone_vm");
+}
+
+/// However many, in a process so small that it has no helper.
+#[test]
+fn memory_calls_of_a_child_of_clone_succeed() {
+    child_of_clone(&["calls"]);
+}
+
+/// What such a child maps is within the budget, though its parent never maps anything.
+#[test]
+fn memory_that_a_child_of_clone_maps_is_managed() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([
+        c_program("clone_vm").as_os_str(),
+        "maps".as_ref(),
+        "96".as_ref(),
+    ]);
+    common::same_in_parts(&job, "clone_vm", &[3], &[]);
+}
+
+/// Where the kernel refuses what such a child maps in a fixed place, what was there stays.
+#[test]
+fn mappings_of_a_child_of_clone_that_are_refused_replace_nothing() {
+    child_of_clone(&["fixed"]);
+}
+
+/// It returns from `syscall` to the address on top of its stack.
+#[test]
+fn a_child_of_clone_by_number_goes_on_at_its_stack() {
+    child_of_clone(&["number"]);
+}
+
+/// It would keep all the memory of a parent that is ended for want of it.
+#[test]
+fn a_child_of_clone_ends_with_a_parent_that_is_ended_for_memory() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("clone_vm");
+    let output = std::process::Command::new(common::ebb())
+        .args(["run", "-m", "40M", "--swap", "none", "--"])
+        .arg(program)
+        .args(["ends", "96"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("out of memory: "), "{said}");
+    let child = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(child.parse::<u32>().is_ok(), "{child}");
+    let lives = || {
+        let status = std::fs::read_to_string(format!("/proc/{child}/status"));
+        status.is_ok_and(|status| !status.contains("State:\tZ"))
+    };
+    let begin = Instant::now();
+    while lives() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{child} lives");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -297,6 +297,17 @@ fn code_that_is_written_through_the_file_of_memory() {
     same_with_and_without_a_device("self_mem", "96");
 }
 
+/// The same below 4 GiB.
+#[test]
+fn low_memory_that_is_written_through_the_file_of_memory() {
+    if cannot_page() {
+        return;
+    }
+    let program = c_program("self_mem");
+    let job = Job::new([program.as_os_str(), "96".as_ref(), "low".as_ref()]);
+    common::same_in_parts(&job, "self_mem low", &[2], &[]);
+}
+
 /// More sealed memory than the budget. A part is opened and sealed again all the time, a child reads it too, and
 /// for a while nobody may even read it.
 #[test]

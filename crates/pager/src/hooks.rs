@@ -109,6 +109,11 @@ pub fn user_changed() {
     PAGER.user_gave_up();
 }
 
+/// A child that shares this memory is about to be made, and the caller will not wait for its exec or end.
+pub fn prepare_sharing() {
+    PAGER.prepare_sharing();
+}
+
 /// A fork is near, and no lock of ours or of the allocator's is held.
 pub fn make_ready() {
     PAGER.make_ready();

@@ -17,13 +17,106 @@ use ebb_pager::hooks;
 use crate::memory::{calls, io_uring};
 use crate::process::{exec, fork};
 
-/// libc declares it variadic and reads six arguments in any case; both calling conventions pass
-/// them as if they were declared.
+/// libc declares it variadic and reads six arguments in any case; the calling convention passes them as if they were
+/// declared.
+///
+/// It has no frame where a child goes on beside its caller: that returns to the address on top of its stack, or
+/// must not find its return overwritten.
 ///
 /// # Safety
 /// That of the system call.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, {clone}",
+        "je 2f",
+        "cmp rdi, {clone3}",
+        "je 2f",
+        "cmp rdi, {vfork}",
+        "jne {with_frame}",
+        "2:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 56",
+        "call {goes_on_beside}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -56",
+        "test al, al",
+        "jz {with_frame}",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "mov rdi, rax",
+        "cmp rax, -4095",
+        "jae {answer}",
+        "ret",
+        ".cfi_endproc",
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        vfork = const libc::SYS_vfork,
+        goes_on_beside = sym goes_on_beside,
+        with_frame = sym with_frame,
+        answer = sym answer,
+    )
+}
+
+/// Whether a call makes a child that uses this memory or another stack; whose memory is so used is prepared for that.
+extern "C" fn goes_on_beside(number: c_long, a: c_long, b: c_long, _: c_long, d: c_long) -> bool {
+    let (flags, clear) = match number {
+        libc::SYS_clone => (a, d),
+        libc::SYS_clone3 => match words_of_clone3(a, b) {
+            // The kernel says so.
+            None => return false,
+            Some([flags, _, clear, ..]) => (flags, clear),
+        },
+        _ => return true,
+    };
+    if copies_memory(number, a, b) {
+        return false;
+    }
+    fork::prepare_sharing(flags);
+    if flags & (CLONE_VM | CLEARS) == CLONE_VM | CLEARS {
+        // Written when the thread ends, when nobody serves faults of its.
+        // SAFETY: names the range only.
+        keeping_errno(|| unsafe { hooks::exclude(clear as usize, size_of::<c_int>()) });
+    }
+    true
+}
+
+const CLONE_VM: c_long = libc::CLONE_VM as c_long;
+const CLEARS: c_long = libc::CLONE_CHILD_CLEARTID as c_long;
+
+/// Every other call.
+///
+/// # Safety
+/// That of the system call.
+unsafe extern "C" fn with_frame(
     number: c_long,
     a: c_long,
     b: c_long,
@@ -54,6 +147,11 @@ pub unsafe extern "C" fn syscall(
             raw::call(number, [a, b, c, d, e, f])
         }
     };
+    answer(result)
+}
+
+/// The kernel's answer as libc has it.
+extern "C" fn answer(result: c_long) -> c_long {
     if (-4095..0).contains(&result) {
         // SAFETY: the location is this thread's.
         unsafe { *libc::__errno_location() = -result as i32 };
@@ -140,32 +238,26 @@ unsafe fn memory_call(number: c_long, args: [c_long; 6]) -> Option<c_long> {
     }
 }
 
+/// The words of a structure of `clone3` as it was at first; None: the kernel refuses it.
+fn words_of_clone3(at: c_long, len: c_long) -> Option<[c_long; 8]> {
+    let mut words = [[0u8; size_of::<c_long>()]; 8];
+    let bytes = words.as_flattened_mut();
+    if (len as usize) < bytes.len() {
+        return None;
+    }
+    memory_of::read_own(at as usize, bytes).ok()?;
+    Some(words.map(c_long::from_ne_bytes))
+}
+
 /// Whether it makes a process with a copy of this one's memory, which returns here as the caller
-/// does. (On another stack it could not return from this function, nor from libc's.)
-///
-/// # Safety
-/// The arguments are those of the call.
-unsafe fn copies_memory(number: c_long, a: c_long, b: c_long) -> bool {
-    let copies = |flags: c_long, stack: c_long| flags & libc::CLONE_VM as c_long == 0 && stack == 0;
+/// does. (On another stack it could not return from our functions.)
+fn copies_memory(number: c_long, a: c_long, b: c_long) -> bool {
+    let copies = |flags: c_long, stack: c_long| flags & CLONE_VM == 0 && stack == 0;
     match number {
-        #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => true,
         libc::SYS_clone => copies(a, b),
         libc::SYS_clone3 => {
-            // The first and the sixth of a structure of 64-bit words; the kernel says if it cannot be read.
-            const WORDS: usize = 8;
-            let mut words = [0u8; WORDS * size_of::<c_long>()];
-            let read =
-                b as usize >= words.len() && memory_of::read_own(a as usize, &mut words).is_ok();
-            let word = |n: usize| {
-                let at = n * size_of::<c_long>();
-                c_long::from_ne_bytes(
-                    words[at..][..size_of::<c_long>()]
-                        .try_into()
-                        .expect("a word"),
-                )
-            };
-            read && copies(word(0), word(5))
+            words_of_clone3(a, b).is_some_and(|[flags, _, _, _, _, stack, ..]| copies(flags, stack))
         }
         _ => false,
     }

@@ -1,7 +1,7 @@
 /*
  * Code as Julia writes it: memory that was writable once, written through /proc/self/mem beside memory that is
- * written: self_mem SIZE_MIB. An eighth is code, which is written before anybody has touched it, and again when it was
- * read or went out meanwhile. Prints how many calls failed, and a checksum of what was read.
+ * written: self_mem SIZE_MIB [low]. An eighth is code, which is written before anybody has touched it, and again when it was
+ * read or went out meanwhile; low: below 4 GiB. Prints how many calls failed, and a checksum of what was read.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,9 +18,10 @@ enum { PAGE = 4096, PIECE = 200 };
 static int file;
 static unsigned failed;
 
-static unsigned char *map(size_t pages, int protection)
+static unsigned char *map(size_t pages, int where)
 {
-	void *at = mmap(NULL, pages * PAGE, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | where;
+	void *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
 	if (at == MAP_FAILED)
 		exit(1);
 	return at;
@@ -39,10 +40,10 @@ int main(int argc, char **argv)
 {
 	size_t pages = (size_t)(argc > 1 ? atoi(argv[1]) : 96) << 8, few = pages / 8;
 	file = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-	unsigned char *code = map(few, PROT_READ | PROT_WRITE);
+	unsigned char *code = map(few, argc > 2 ? MAP_32BIT : 0);
 	if (mprotect(code, few * PAGE, PROT_READ | PROT_EXEC) != 0)
 		return 1;
-	unsigned char *written = map(pages, PROT_READ | PROT_WRITE);
+	unsigned char *written = map(pages, 0);
 	uint64_t sum = 0, random = 88172645463325252u;
 	for (size_t i = 0; i < pages; i++)
 		for (int at = 0; at < PAGE / 2; at += 8)

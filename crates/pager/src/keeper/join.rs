@@ -86,8 +86,8 @@ impl<K: Kernel> Pager<K> {
         let opened = early && self.open_descriptors(member).is_ok();
         self.lifecycle.opened_descriptors(&self.kernel, opened);
         self.fork.watch(Some(member));
-        self.notify_growth();
         self.vfork_calls.start(&self.kernel);
+        self.notify_growth();
         let mut seen = 0;
         while member.mode() != Mode::Paging {
             seen = self.wait_for_news(member, seen, QUIET);

@@ -11,11 +11,15 @@
 //! 3. The child takes the answer. If it is dead, nobody does, and the call was made: as whole as it would
 //!    be without us.
 //!
-//! *Where no keeper attends* the process does not page, and has no page anywhere but in memory: the ranges alone
-//! could be wrong. The child makes its calls itself. Memory that it maps is not managed. Before it changes managed
-//! memory it *notes* the addresses: they are managed no more, as soon as a range is added or the process begins to
-//! page. It notes first and looks then whether paging has begun, which is said first and the notes read then: one of
-//! the two sees the other.
+//! A process has a keeper before it makes a child that lives beside it (`Pager::prepare_sharing`). Such a child waits
+//! like any thread before it fills what it mapped.
+//!
+//! *Where no keeper attends*, as in a small process that waits in `vfork`, the process does not page, and has no page
+//! anywhere but in memory: the ranges alone could be wrong. The child makes its calls itself. Memory that it maps is
+//! not managed. Before it changes managed memory it *notes* the addresses: they are managed no more, as soon as a range
+//! is added or the process begins to page. It notes first and looks then whether paging has begun, which is said first
+//! and the notes read then: one of the two sees the other. Where all notes are taken, one grows to hold the new addresses, and what lies between:
+//! that is managed no more, either. Where none is near enough, nothing is.
 //!
 //! The process of a thread is asked of the kernel, and compared with a word in a page that forked children have empty
 //! (MADV_WIPEONFORK). So a child with a copy of the memory, made in whatever way, is not taken for one that shares
@@ -114,6 +118,8 @@ pub struct VforkCalls {
     slots: [CallSlot; 8],
     /// Addresses that are managed no more, each a word: the first page, and from bit 36 on how many.
     unmanaged: [AtomicU64; 512],
+    /// Flag: all that is managed is so no more.
+    all_unmanaged: AtomicBool,
     /// Flag: there are some.
     any_unmanaged: AtomicBool,
     /// Flag: the process pages, or is about to: notes have no effect any more.
@@ -135,6 +141,7 @@ impl VforkCalls {
                 }
             }; 8],
             unmanaged: [const { AtomicU64::new(0) }; 512],
+            all_unmanaged: AtomicBool::new(false),
             any_unmanaged: AtomicBool::new(false),
             pages: AtomicBool::new(false),
         }
@@ -280,33 +287,38 @@ impl VforkCalls {
 
     /// In the child: notes what the call may change, so that it can be made. False if the keeper has to make it
     /// after all.
-    ///
-    /// # Errors
-    /// ENOMEM: too much was noted that the keeper has not read yet.
-    pub fn note_unmanaged(&self, call: &MemoryCall, heap_end: usize) -> Outcome<bool> {
+    pub fn note_unmanaged(&self, call: &MemoryCall, heap_end: usize) -> bool {
         for (start, end) in call.changes(heap_end) {
             let end = page_up(end.min(ADDRESSES));
             let (mut page, end) = ((start / PAGE_SIZE) as u64, (end / PAGE_SIZE) as u64);
             while page < end {
                 let count = (end - page).min(MOST);
-                self.write_down(page | count << COUNT_AT)?;
+                self.write_down(page | count << COUNT_AT);
                 page += count;
             }
         }
         self.any_unmanaged.store(true, SeqCst);
-        Ok(!self.pages.load(SeqCst))
+        !self.pages.load(SeqCst)
     }
 
-    fn write_down(&self, word: u64) -> Outcome<()> {
+    fn write_down(&self, word: u64) {
         let fits = |note: &AtomicU64| {
             let taken = note.compare_exchange(0, word, SeqCst, SeqCst);
             taken.is_ok() || taken == Err(word)
         };
-        self.unmanaged
-            .iter()
-            .any(fits)
-            .then_some(())
-            .ok_or(libc::ENOMEM)
+        while !self.unmanaged.iter().any(fits) {
+            let nearest = self.unmanaged.iter().filter_map(|note| {
+                let old = note.load(SeqCst);
+                Some((hull(old, word)?, old, note))
+            });
+            let Some((both, old, note)) = nearest.min_by_key(|(both, ..)| both >> COUNT_AT) else {
+                return self.all_unmanaged.store(true, SeqCst);
+            };
+            // Else it was read, or another child has changed it.
+            if note.compare_exchange(old, both, SeqCst, SeqCst).is_ok() {
+                return;
+            }
+        }
     }
 
     /// Before a range is added: what was noted is managed no more.
@@ -324,13 +336,29 @@ impl VforkCalls {
 
     fn remove_unmanaged(&self, state: &mut State) {
         self.any_unmanaged.store(false, SeqCst);
+        if self.all_unmanaged.swap(false, SeqCst) {
+            state.ranges.remove(0, ADDRESSES);
+        }
         for note in &self.unmanaged {
-            let word = note.swap(0, SeqCst);
-            let start = (word & ((1 << COUNT_AT) - 1)) as usize * PAGE_SIZE;
-            let bytes = (word >> COUNT_AT) as usize * PAGE_SIZE;
-            state.ranges.remove(start, start + bytes);
+            let (start, end) = pages_of(note.swap(0, SeqCst));
+            state
+                .ranges
+                .remove(start as usize * PAGE_SIZE, end as usize * PAGE_SIZE);
         }
     }
+}
+
+/// The first page of a note, and the page after its last.
+fn pages_of(word: u64) -> (u64, u64) {
+    let first = word & ((1 << COUNT_AT) - 1);
+    (first, first + (word >> COUNT_AT))
+}
+
+/// A note of what two hold and what lies between, if one can hold so much.
+fn hull(one: u64, other: u64) -> Option<u64> {
+    let (one, other) = (pages_of(one), pages_of(other));
+    let (first, end) = (one.0.min(other.0), one.1.max(other.1));
+    (end - first <= MOST).then_some(first | (end - first) << COUNT_AT)
 }
 
 impl MemoryCall {
@@ -394,13 +422,13 @@ mod tests {
             addr: BASE + page * PAGE_SIZE,
             len: pages * PAGE_SIZE,
         };
-        assert_eq!(calls.note_unmanaged(&unmap(3, 2), 0), Ok(true));
+        assert!(calls.note_unmanaged(&unmap(3, 2), 0));
         let drops = MemoryCall::Advise {
             addr: BASE,
             len: PAGE_SIZE,
             advice: libc::MADV_DONTNEED,
         };
-        assert_eq!(calls.note_unmanaged(&drops, 0), Ok(true));
+        assert!(calls.note_unmanaged(&drops, 0));
         calls.apply_unmanaged(&mut state);
         let gone: Vec<_> = (0..64).filter(|&page| !managed(&state, page)).collect();
         assert_eq!(gone, [3, 4]);
@@ -410,7 +438,7 @@ mod tests {
             addr: 0,
             len: usize::MAX,
         };
-        assert_eq!(calls.note_unmanaged(&all, 0), Ok(true));
+        assert!(calls.note_unmanaged(&all, 0));
         let free = calls
             .unmanaged
             .iter()
@@ -418,27 +446,55 @@ mod tests {
             .count();
         for _ in 0..2 {
             for page in 0..free {
-                assert_eq!(calls.note_unmanaged(&unmap(2 * page + 100, 1), 0), Ok(true));
+                assert!(calls.note_unmanaged(&unmap(2 * page + 100, 1), 0));
             }
         }
-        assert_eq!(calls.note_unmanaged(&unmap(99, 1), 0), Err(libc::ENOMEM));
         calls.apply_unmanaged(&mut state);
         assert!(!managed(&state, 60));
 
         let two = (BASE, BASE + 2 * PAGE_SIZE);
         state.ranges.insert(two.0, two.1, Attributes::mapped(PLAIN));
-        assert_eq!(calls.note_unmanaged(&unmap(0, 1), 0), Ok(true));
+        assert!(calls.note_unmanaged(&unmap(0, 1), 0));
         calls.paging_begins(&mut state);
         assert!(!managed(&state, 0) && managed(&state, 1));
-        assert_eq!(
-            calls.note_unmanaged(&unmap(1, 1), 0),
-            Ok(false),
+        assert!(
+            !calls.note_unmanaged(&unmap(1, 1), 0),
             "the keeper has to know"
         );
         calls.apply_unmanaged(&mut state);
         assert!(managed(&state, 1));
         calls.pages.store(false, SeqCst);
         calls.apply_unmanaged(&mut state);
+    }
+
+    /// Every call is noted, however many there are; of memory that is far away most stays managed.
+    #[test]
+    fn more_notes_than_there_is_room_for_are_taken_together() {
+        let calls = VforkCalls::new();
+        let mut state = State::new();
+        let pages = 4 * calls.unmanaged.len();
+        let end = BASE + 2 * pages * PAGE_SIZE;
+        let unmap = |start: usize| {
+            let len = PAGE_SIZE;
+            assert!(calls.note_unmanaged(&MemoryCall::Unmap { addr: start, len }, 0));
+        };
+        (0..pages)
+            .rev()
+            .step_by(2)
+            .for_each(|page| unmap(BASE + page * PAGE_SIZE));
+        state.ranges.insert(BASE, end, Attributes::mapped(PLAIN));
+        calls.apply_unmanaged(&mut state);
+        assert!((1..pages).step_by(2).all(|page| !managed(&state, page)));
+        assert!((pages..2 * pages).all(|page| managed(&state, page)));
+        assert!((0..pages).step_by(2).any(|page| managed(&state, page)));
+
+        // None is near.
+        let slots = calls.unmanaged.len();
+        (0..slots).for_each(|slot| unmap(BASE + slot * PAGE_SIZE));
+        unmap(PAGE_SIZE);
+        calls.apply_unmanaged(&mut state);
+        assert_eq!(state.ranges.count(), 0);
+        calls.check();
     }
 
     static KERNEL: SystemKernel = SystemKernel::new();

@@ -71,7 +71,7 @@ impl<K: Kernel> Pager<K> {
         if !self.admission.add(counted, look) {
             return;
         }
-        if self.is_child() {
+        if self.is_child() && !self.vfork_calls.is_served(&self.kernel) {
             // A keeper that it starts would end with it.
             return;
         }
@@ -118,8 +118,12 @@ impl<K: Kernel> Pager<K> {
             // The supervisor has not answered yet.
             None => self.lifecycle.had_keeper(),
         };
+        // A child that shares this memory may be killed, and would count for ever.
+        let counts = !self.is_child();
         let mut since = self.kernel.now();
-        self.admission.begin_wait();
+        if counts {
+            self.admission.begin_wait();
+        }
         loop {
             let seen = self.admission.changes();
             let left = WAIT_MAX.saturating_sub(self.admission.waited());
@@ -137,6 +141,8 @@ impl<K: Kernel> Pager<K> {
             self.admission.count_wait(since, now);
             since = now;
         }
-        self.admission.end_wait();
+        if counts {
+            self.admission.end_wait();
+        }
     }
 }

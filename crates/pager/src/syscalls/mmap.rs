@@ -63,6 +63,12 @@ fn protected_so(prot: i32, key: i32) -> impl Fn(&mut Attributes) {
 /// Addresses that hold nothing and are not managed.
 const EMPTY: i32 = PRIVATE | libc::MAP_NORESERVE | OURS;
 
+/// At the address that is named.
+const PLACED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+
+/// The sizes of pages.
+const PAGE_SIZES: [usize; 3] = [PAGE_SIZE, 2 << 20, 1 << 30];
+
 /// Memory that may be written may be read, too, whatever a program asks for: the processor knows nothing else. The kernel moves
 /// pages only where both sides are alike by name.
 fn readable(prot: i32) -> i32 {
@@ -125,14 +131,14 @@ impl<K: Kernel> Pager<K> {
         let prot = if ours { readable(prot) } else { prot };
         // SAFETY: the caller answers for the system call.
         let plain =
-            || unsafe { self.kernel.mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);
+            |flags| unsafe { self.kernel.mmap(addr, len, prot, flags, fd, offset) }.map_err(errno);
         // SAFETY: as above.
         let copied = unsafe { self.map_copy((addr, len), prot, flags, (fd, offset)) };
         if let Some(copied) = copied {
             return copied;
         }
         if !(ours || flags & libc::MAP_FIXED != 0) {
-            return plain();
+            return plain(flags);
         }
         // The kernel would fill it while the lock is held, and what is ours before it is registered, however little room
         // there is. Locked memory it fills whatever the call says; whether so much may be locked is known by that call alone.
@@ -140,8 +146,12 @@ impl<K: Kernel> Pager<K> {
         // The keeper has not the file, which comes in the place of what it maps.
         let (of_keeper, prot_of_keeper) = match ours {
             true => (unfilled, prot),
-            false => (EMPTY | libc::MAP_FIXED, libc::PROT_NONE),
+            false => (EMPTY | flags & PLACED, libc::PROT_NONE),
         };
+        if !ours && self.wanted() && self.is_child() {
+            // SAFETY: as above.
+            unsafe { self.try_elsewhere(len, prot, unfilled, (fd, offset))? };
+        }
         let call = MemoryCall::Map {
             addr,
             len,
@@ -150,9 +160,15 @@ impl<K: Kernel> Pager<K> {
             filled,
         };
         let start = match self.executor(call) {
-            Executor::Direct => return plain(),
-            Executor::Done(Ok(_)) if !ours => return plain(),
-            Executor::Done(outcome) => outcome?,
+            Executor::Direct => return plain(flags),
+            Executor::Done(Ok(_)) if !ours => return plain(flags & !libc::MAP_FIXED_NOREPLACE),
+            Executor::Done(outcome) => {
+                let start = outcome?;
+                if ours && filled && prot != libc::PROT_NONE {
+                    self.admit(page_up(len));
+                }
+                start
+            }
             // SAFETY: as above.
             Executor::Here => unsafe {
                 self.map_here(addr, len, prot, unfilled, (fd, offset), filled)?
@@ -162,6 +178,29 @@ impl<K: Kernel> Pager<K> {
             self.fill(start, page_up(len), filling(prot, flags), ours);
         }
         Ok(start)
+    }
+
+    /// Whether the kernel maps this at all. Where it refuses, what lies in the place has to stay.
+    unsafe fn try_elsewhere(
+        &'static self,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        (fd, offset): (i32, i64),
+    ) -> Outcome<()> {
+        // SAFETY: the kernel chooses a place that is free.
+        match unsafe { self.kernel.mmap(0, len, prot, flags & !PLACED, fd, offset) } {
+            Ok(start) => {
+                // Of huge pages it takes back whole ones alone.
+                // SAFETY: just mapped, and nobody knows of it yet.
+                let unmap = |unit| unsafe { self.kernel.munmap(start, len.next_multiple_of(unit)) };
+                let _ = PAGE_SIZES.into_iter().any(|unit| unmap(unit).is_ok());
+                Ok(())
+            }
+            // There may be room for it once the other is gone.
+            Err(error) if errno(error) == libc::ENOMEM => Ok(()),
+            Err(error) => Err(errno(error)),
+        }
     }
 
     /// Touches all of it, page after page, as MAP_POPULATE does. As there it is no error where that fails. In small steps:

@@ -5,6 +5,12 @@ use crate::pager::Pager;
 use crate::process::outcome::Outcome;
 use crate::process::vfork_calls::MemoryCall;
 use ebb_sys::paging::Kernel;
+use std::time::Duration;
+
+/// How long a keeper may take to join the tree. On a crowded machine that may be seconds.
+const JOINED: Duration = Duration::from_secs(10);
+/// How often one who waits for it sees whether it lives.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The executor of a call.
 pub enum Executor {
@@ -48,12 +54,8 @@ impl<K: Kernel> Pager<K> {
                 return Executor::Direct;
             } else if self.vfork_calls.has_paged() {
                 return orphaned_call(&call);
-            } else {
-                match self.vfork_calls.note_unmanaged(&call, self.known_break()) {
-                    Ok(true) => return Executor::Direct,
-                    Ok(false) => {}
-                    Err(error) => return Executor::Done(Err(error)),
-                }
+            } else if self.vfork_calls.note_unmanaged(&call, self.known_break()) {
+                return Executor::Direct;
             }
         }
     }
@@ -66,6 +68,26 @@ impl<K: Kernel> Pager<K> {
     /// Whether the calling thread is of a child that shares this process's memory.
     pub fn is_child(&self) -> bool {
         self.vfork_calls.is_child(&self.kernel)
+    }
+
+    /// A child that shares this memory, and lives beside this process, is about to be made: it has its memory calls
+    /// made by a keeper, which it cannot start, as that would end with it. So this process has one, however small it is.
+    pub fn prepare_sharing(&'static self) {
+        if !self.wanted() || self.is_child() {
+            return;
+        }
+        self.start_first_keeper();
+        let begin = self.kernel.now();
+        while !self.vfork_calls.is_served(&self.kernel)
+            && self.lifecycle.had_keeper()
+            && self.kernel.helper_lives()
+            && self.kernel.now() - begin < JOINED
+        {
+            let seen = self.admission.changes();
+            if !self.vfork_calls.is_served(&self.kernel) {
+                self.admission.wait_change(&self.kernel, seen, LOOK);
+            }
+        }
     }
 
     fn wake_keeper(&self) {

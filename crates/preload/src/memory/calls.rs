@@ -9,6 +9,7 @@ use ebb_sys::memory::{PAGE, read_own};
 use ebb_sys::userfaultfd::{UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
 use ebb_sys::{Errno, raw};
 
+use crate::memory::self_mem;
 use crate::symbols::dlsym_next::DlsymNext;
 use crate::symbols::errno::{keeping_errno, libc_result, not_there};
 
@@ -148,6 +149,7 @@ pub(crate) fn set_break(wanted: usize) -> usize {
     // SAFETY: the program answers for what lies above a lower break; 0 only asks.
     let now = unsafe { hooks::brk_set(wanted) }.unwrap_or(BREAK.load(Ordering::Relaxed));
     BREAK.store(now, Ordering::Relaxed);
+    self_mem::mapped_at(now);
     now
 }
 
@@ -358,7 +360,8 @@ pub(crate) fn merges(option: c_int, on: c_ulong) -> bool {
 }
 
 pub(crate) fn address(hook: impl FnOnce() -> Result<usize, i32>) -> *mut c_void {
-    libc_result(hook).map_or(libc::MAP_FAILED, ptr::with_exposed_provenance_mut)
+    let start = libc_result(hook).inspect(|start| self_mem::mapped_at(*start));
+    start.map_or(libc::MAP_FAILED, ptr::with_exposed_provenance_mut)
 }
 
 fn status(hook: impl FnOnce() -> Result<(), i32>) -> c_int {

@@ -8,6 +8,7 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ebb_pager::hooks;
 use ebb_sys::memory::{PAGE, page_up};
@@ -22,8 +23,18 @@ type Pwrite = unsafe extern "C-unwind" fn(c_int, *const c_void, usize, i64) -> i
 // SAFETY: the type is that of the manual page, and `off_t` has 64 bits.
 static PWRITE: DlsymNext<Pwrite> = unsafe { DlsymNext::new(c"pwrite") };
 
-/// No file is as large, and no memory lies lower: the system maps far above, and the heap, too.
-const LOWEST: i64 = 1 << 40;
+/// No file is as large. The system maps far above, and mostly has the heap there, too.
+const HIGH: usize = 1 << 40;
+
+/// Flag: the program has mapped memory below that.
+static HAS_LOW: AtomicBool = AtomicBool::new(false);
+
+/// Memory was mapped here.
+pub(crate) fn mapped_at(start: usize) {
+    if start < HIGH {
+        HAS_LOW.store(true, Relaxed);
+    }
+}
 
 /// How often memory is let go anew where the kernel says that a page is not there.
 const TRIES: usize = 16;
@@ -37,9 +48,12 @@ pub unsafe extern "C-unwind" fn pwrite(
     len: usize,
     at: i64,
 ) -> isize {
-    if at >= LOWEST && is_own_memory(fd) {
+    // Most calls are of files: what this descriptor is, is asked where it may be memory alone.
+    let lowest = if HAS_LOW.load(Relaxed) { PAGE } else { HIGH };
+    let memory = usize::try_from(at).ok().filter(|at| *at >= lowest);
+    if let Some(at) = memory.filter(|_| is_own_memory(fd)) {
         // SAFETY: the caller answers for the call, here and below.
-        let written = libc_result(|| unsafe { write_memory(fd, from, len, at as usize) });
+        let written = libc_result(|| unsafe { write_memory(fd, from, len, at) });
         return written.map_or(-1, |bytes| bytes as isize);
     }
     match PWRITE.get() {

@@ -30,7 +30,7 @@ use ebb_sys::{memory, raw, secret, stack};
 
 use crate::process::copied_vfork::{self, Pipe};
 use crate::symbols::dlsym_next::DlsymNext;
-use crate::symbols::errno::not_there;
+use crate::symbols::errno::{keeping_errno, not_there};
 
 unsafe extern "C" {
     // csrc/allocator.c
@@ -542,6 +542,16 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     }
 }
 
+/// A call with these flags is about to be made that copies no memory.
+pub fn prepare_sharing(flags: c_long) {
+    const SHARES: c_long = libc::CLONE_VM as c_long;
+    /// A thread, or a child whose exec is waited for: it maps little.
+    const OTHER: c_long = (libc::CLONE_THREAD | libc::CLONE_VFORK) as c_long;
+    if flags & (SHARES | OTHER) == SHARES {
+        keeping_errno(hooks::prepare_sharing);
+    }
+}
+
 /// # Safety
 /// `clone(2)`'s.
 #[unsafe(no_mangle)]
@@ -560,6 +570,7 @@ pub unsafe extern "C" fn clone(
     // SAFETY: the caller's call as it stands, here and below.
     let call = || unsafe { next(entry, stack, flags, arg, parent_tid, tls, child_tid) };
     if flags & libc::CLONE_VM != 0 {
+        prepare_sharing(flags.into());
         if flags & libc::CLONE_CHILD_CLEARTID != 0 {
             // Written when the thread ends, when nobody serves faults of its.
             // SAFETY: names the range only.

@@ -10,7 +10,7 @@
 //! wakes its waiters (`CLONE_CHILD_CLEARTID`, which libc sets for `pthread_join`). The helper waits for
 //! that word beside what else it waits for, and looks when it is cleared, and now and then.
 //!
-//! Not here: which other processes use the memory (children of `vfork`).
+//! Not here: how children that share the memory (of `vfork`, of `clone`) come and go.
 
 use crate::kernel::{clock, futex, raw};
 use crate::{Errno, memory, proc};
@@ -164,16 +164,47 @@ fn now_in_word() -> Option<(&'static AtomicU32, u32)> {
     Some((word, u32::from_ne_bytes(now)))
 }
 
-/// On a task of ours: ends the program, as nobody can serve its memory any more. One that it has become by then is let
-/// live: that has nothing to do with this memory.
+/// On a task of ours: ends the program, as nobody can serve its memory any more, and who shares that with it. One that
+/// it has become by then is let live: that has nothing to do with this memory.
 pub fn kill() {
     if is_gone().is_some() {
         return;
     }
-    let fd = c_long::from(PROGRAM.pidfd.load(SeqCst));
-    let args = [fd, libc::SIGKILL.into(), 0, 0, 0, 0];
+    // First: the helper ends as soon as a task of it sees that the program has.
+    let _ = proc::all(kill_sharer);
+    kill_by(PROGRAM.pidfd.load(SeqCst).into());
+}
+
+/// Ends a process if it shares this memory, as the kernel's OOM killer does: the memory would stay as long as it. Where
+/// kcmp(2) may not say whether it does, it is let live.
+fn kill_sharer(pid: u32) {
+    let own = std::process::id();
+    let other = pid != own && pid != self::pid();
+    let shares = || other && proc::share_memory(pid, own) == Some(true);
+    if !shares() {
+        return;
+    }
     // SAFETY: no pointers.
-    unsafe { raw::call(libc::SYS_pidfd_send_signal, args) };
+    let Ok(fd) = (unsafe { raw::checked(libc::SYS_pidfd_open, [pid.into(), 0, 0, 0, 0, 0]) })
+    else {
+        return;
+    };
+    // The number may have been another's before.
+    if shares() {
+        kill_by(fd as c_long);
+    }
+    // SAFETY: opened above.
+    let _ = unsafe { raw::call(libc::SYS_close, [fd as c_long, 0, 0, 0, 0, 0]) };
+}
+
+fn kill_by(pidfd: c_long) {
+    // SAFETY: no pointers.
+    unsafe {
+        raw::call(
+            libc::SYS_pidfd_send_signal,
+            [pidfd, libc::SIGKILL.into(), 0, 0, 0, 0],
+        )
+    };
 }
 
 /// Whether the program uses the memory of the calling task. Where nothing tells: yes.
