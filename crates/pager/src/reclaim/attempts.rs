@@ -163,7 +163,7 @@ type ByThread = HashMap<u32, Attempt, BuildHasherDefault<ThreadHasher>>;
 
 /// The attempts of all threads.
 pub struct Attempts {
-    /// Those of all threads. None before the first fault: an empty map points at constants, and for that pointer the loader
+    /// The threads and their attempts. None before the first fault: an empty map points at constants, and for that pointer the loader
     /// would copy a page of data in each process that never pages.
     threads: Option<ByThread>,
     /// Faults on pages that were new to their threads.
