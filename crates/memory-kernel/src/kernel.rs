@@ -48,6 +48,9 @@ const SPLITTING: [i32; 5] = [
     libc::MADV_KEEPONFORK,
 ];
 
+/// The bits of a protection that the system knows, PROT_SEM among them. mmap(2) ignores others, and mprotect(2) refuses them.
+const PROTECTIONS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | 8;
+
 type Done = (usize, Result<(), Errno>);
 
 impl<T: Threads> MemoryKernel<T> {
@@ -315,15 +318,17 @@ impl<T: Threads> MemoryKernel<T> {
     }
 
     /// Waits until every page of an area is there, as a call does that populates memory.
-    fn populate(&self, addr: usize, len: usize) -> Result<(), Errno> {
+    fn populate(&self, addr: usize, len: usize, write: bool) -> Result<(), Errno> {
         if !self.threads.can_wait() {
             return Ok(());
         }
         let thread = self.threads.thread();
         for at in pages_of(addr, len) {
             loop {
-                let touched = self.access(thread, at, true, |page| {
-                    page.own();
+                let touched = self.access(thread, at, write, |page| {
+                    if write {
+                        page.own();
+                    }
                 });
                 match touched {
                     Ok(()) => break,
@@ -697,7 +702,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             return Err(Errno(libc::EEXIST));
         }
         tables.unmap(start, len);
-        tables.map(start, len, prot, false);
+        tables.map(start, len, prot & PROTECTIONS, false);
         Ok(start)
     }
     unsafe fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
@@ -776,6 +781,14 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
     }
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
         let mut tables = self.splits(Call::Mprotect, addr, len)?;
+        if prot & !PROTECTIONS != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let is_code = |mapping: &Mapping| mapping.prot & libc::PROT_EXEC != 0;
+        let becomes_code = prot & libc::PROT_EXEC != 0 && !tables.all(addr, len, is_code);
+        if tables.refuses_code && becomes_code {
+            return Err(Errno(libc::EACCES));
+        }
         // What lies before a hole changes all the same.
         let hole = pages_of(addr, len).find(|at| tables.mappings.get(*at).is_none());
         let changed = hole.map_or(len, |at| at - addr);
@@ -835,7 +848,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             }
             libc::MADV_POPULATE_WRITE => {
                 drop(tables);
-                return self.populate(addr, len);
+                return self.populate(addr, len, true);
+            }
+            libc::MADV_POPULATE_READ if whole && !self.threads.is_own_thread() => {
+                drop(tables);
+                return self.populate(addr, len, false);
             }
             _ => {}
         }
@@ -878,7 +895,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         drop(tables);
         match (whole, flags) {
             (false, _) => Err(Errno(libc::ENOMEM)),
-            (true, 0) => self.populate(start, len),
+            (true, 0) => self.populate(start, len, true),
             (true, _) => Ok(()),
         }
     }

@@ -69,6 +69,8 @@ pub struct PageTables {
     pub waiting: Vec<Fault>,
     /// Transfers into pages that last long.
     pub long_pins: u64,
+    /// Flag: no memory becomes code (PR_SET_MDWE).
+    pub refuses_code: bool,
     numbers: u32,
     /// Addresses that hold nothing and are taken first: start and end.
     hole: (usize, usize),
@@ -100,6 +102,7 @@ impl Default for PageTables {
             faults: VecDeque::new(),
             waiting: Vec::new(),
             long_pins: 0,
+            refuses_code: false,
             numbers: 0,
             hole: (0, 0),
             freed: VecDeque::new(),

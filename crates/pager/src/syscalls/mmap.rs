@@ -2,7 +2,7 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::map::page_map::ADDRESSES;
-use crate::map::ranges::Attributes;
+use crate::map::ranges::{Attributes, recorded};
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
@@ -53,7 +53,7 @@ fn only_code(prot: i32) -> bool {
 /// The change of memory that is protected so. Without a key it keeps the one it has.
 fn protected_so(prot: i32, key: i32) -> impl Fn(&mut Attributes) {
     move |a| {
-        a.protection = prot;
+        a.protection = recorded(prot);
         if key != NO_KEY {
             a.pinned.keyed = key != 0;
         }

@@ -2,7 +2,7 @@
 //!
 //! The kernel takes the registration away from memory that it moves. So the place is marked first, to stay a mapping
 //! of its own (`registration::set_apart`), and the keeper registers it before the call returns. Staged pages are not
-//! where the program had them, and are copied to the new place.
+//! where the program had them, and are copied to the new place: see [`mremap_carry`](super::mremap_carry).
 //!
 //! One mapping of the kernel's may be several ranges here, as it knows nothing of pins and guards. A call that makes
 //! memory smaller is about as many mappings as the program likes. So what is known goes along range by range, and what
@@ -15,8 +15,8 @@
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
-use crate::map::page_map::{ADDRESSES, Page, PageNumber};
-use crate::map::ranges::{Attributes, Pinned, Range, Ranges};
+use crate::map::page_map::ADDRESSES;
+use crate::map::ranges::{Attributes, Pinned, Ranges};
 use crate::pager::{Pager, is_in_transit};
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, RETRY, errno};
@@ -29,9 +29,6 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
-use std::ops::ControlFlow::Break;
-
-const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// What comes behind the memory of `start..end` as it grows. The program has put no guard there. Where a part is not
 /// pinned the mapping is like any other, and the pins are of pages in it.
@@ -124,6 +121,7 @@ impl<K: Kernel> Pager<K> {
             if moved != Err(RETRY) || self.kernel.is_own_thread() {
                 return moved;
             }
+            self.bring_in_stuck(old, old.saturating_add(page_up(old_len)))?;
         }
     }
 
@@ -158,6 +156,9 @@ impl<K: Kernel> Pager<K> {
             return (Err(error), None);
         }
         let moves = bytes > old_len || flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+        if moves && let Some(error) = self.refuses_carry(&state, source) {
+            return (Err(error), None);
+        }
         if moves && let Err(e) = self.set_pieces_apart(&state.ranges, source) {
             self.join_pieces_again(&state.ranges, source);
             return (Err(errno(e)), None);
@@ -405,52 +406,5 @@ impl<K: Kernel> Pager<K> {
             self.forget(state, gone, old + old_len);
         }
         first
-    }
-
-    /// The pages of a range are at `to..` now, and so is what is known of them.
-    fn carry(&'static self, state: &mut Locked, piece: Range, to: usize) {
-        let (old, new, len) = (piece.start, to, piece.end - piece.start);
-        let protection = piece.attributes.protection;
-        let (mut at, end) = (PageNumber::of(old), PageNumber::of(old + len));
-        let swap = self.process().map(|p| p.swap);
-        let mut opened = false;
-        loop {
-            let mut next = None;
-            state.pages.map().each(at, end, |number, page| {
-                next = Some((number, page));
-                Break(())
-            });
-            let Some((number, page)) = next else { break };
-            at = number.plus(1);
-            let to = PageNumber::of(new + (number.address() - old));
-            if matches!(page, Page::Staged(_)) {
-                // Nobody knows of the new place yet, but for who named it.
-                opened = opened || protection != PLAIN && self.protect_moved(new, len, PLAIN);
-                let from = state.pages.frame_address(number) as *const ebb_engine::PageBytes;
-                // SAFETY: the frame is present. The new place is mapped, may be written, is registered
-                // nowhere yet and known to nobody but this call.
-                unsafe { self.kernel.write_memory(to.address(), &*from) };
-            }
-            if let Some(entry) = state.pages.carry(number, to) {
-                let swap = swap.expect("a process that pages has a swap space");
-                swap.free(self.cpu(), entry, 1);
-            }
-        }
-        if opened {
-            self.protect_moved(new, len, protection);
-        }
-    }
-
-    /// Protects memory that has just been moved; true, as nothing else can be done.
-    fn protect_moved(&'static self, start: usize, len: usize, protection: i32) -> bool {
-        // SAFETY: the program's memory, which it does not use before the call that moves it returns.
-        if let Err(error) = unsafe { self.kernel.mprotect(start, len, protection) }
-            && let Some(process) = self.process()
-        {
-            process.fail(&format!(
-                "memory that was moved to {start:#x} cannot be protected: {error}"
-            ));
-        }
-        true
     }
 }
