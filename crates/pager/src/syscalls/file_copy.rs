@@ -204,7 +204,7 @@ impl<K: Kernel> Pager<K> {
         } = piece.attributes;
         let drops = match advice {
             // Under a protection key.
-            _ if pinned.is_pinned() => false,
+            _ if pinned.keyed => false,
             libc::MADV_DONTNEED => !locked,
             libc::MADV_DONTNEED_LOCKED => true,
             _ => false,
