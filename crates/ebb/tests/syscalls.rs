@@ -604,6 +604,14 @@ fn a_userfaultfd_of_the_programs_own() {
     assert!(managed.run.stderr.contains(told), "{}", managed.run.stderr);
 }
 
+/// Calls about such memory may last until a thread of the program has read of them, and that thread makes calls, too.
+#[test]
+fn a_userfaultfd_of_the_programs_own_that_tells_of_memory_calls() {
+    if !cannot_page() {
+        unusual("events");
+    }
+}
+
 /// A wait for a lock of ours changes errno, and so does mimalloc when it looks for what is not there.
 #[test]
 fn allocations_that_succeed_leave_errno() {

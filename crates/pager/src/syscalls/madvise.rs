@@ -267,7 +267,18 @@ impl<K: Kernel> Pager<K> {
                 as_it_is => as_it_is,
             };
             // SAFETY: the caller answers for the system call.
-            match unsafe { self.kernel.madvise(at, stop - at, now) } {
+            let call = || unsafe { self.kernel.madvise(at, stop - at, now) };
+            let dropped = match managed {
+                true => call(),
+                // A thread of the program may have to read first that it goes, and need the lock for that.
+                false => {
+                    drop(state);
+                    let dropped = call();
+                    state = self.before_drop(self.lock(), stop, end)?;
+                    dropped
+                }
+            };
+            match dropped {
                 Err(hole @ Errno(libc::ENOMEM)) => holes = Err(errno(hole)),
                 result => result.map_err(errno)?,
             }

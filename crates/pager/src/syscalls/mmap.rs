@@ -219,10 +219,21 @@ impl<K: Kernel> Pager<K> {
         if replaces {
             state = self.before_drop(state, addr, over)?;
         }
+        // Memory with a userfaultfd of the program's own goes when a thread of the program has read that it does. That
+        // thread may need the lock.
+        let held = match fixed && !replaces {
+            true => {
+                drop(state);
+                None
+            }
+            false => Some(state),
+        };
         // SAFETY: the caller answers for the system call.
         let start =
             unsafe { self.kernel.mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;
         let end = start + bytes;
+        // What became managed there meanwhile was replaced, as if it had been there before.
+        let mut state = held.unwrap_or_else(|| self.lock());
         self.vfork_calls.apply_unmanaged(&mut state);
         if state.ranges.overlaps(start, end) {
             // Replaced on purpose, or unmapped behind libc's back before.

@@ -152,6 +152,13 @@ impl<K: Kernel> Pager<K> {
             Ok(readied) => readied,
             Err(error) => return (Err(error), None),
         };
+        if !is_managed && !state.ranges.overlaps(target.0, target.1) {
+            drop(state);
+            return (
+                self.remap_others(source, bytes, flags, || call(old_len)),
+                None,
+            );
+        }
         if let Some(error) = refuses_remap(&state.ranges, source, bytes, flags) {
             return (Err(error), None);
         }
@@ -198,6 +205,22 @@ impl<K: Kernel> Pager<K> {
         self.vfork_calls.apply_unmanaged(&mut state);
         let unregistered = self.settle_in(&mut state, (old, old_len), (new, bytes), flags);
         (Ok(new), unregistered)
+    }
+
+    /// A call about memory that is not managed, made without the lock. Where the program has a userfaultfd of its own for
+    /// it, the call lasts until a thread of the program has read of it, and that thread may need the lock.
+    ///
+    /// Memory that comes to be managed there meanwhile is that of a program whose threads do not agree.
+    fn remap_others(
+        &'static self,
+        source: (usize, usize),
+        bytes: usize,
+        flags: i32,
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Outcome<usize> {
+        let new = call().map_err(errno)?;
+        self.landed(self.lock(), source, (new, new + bytes), flags)
+            .map(|_| new)
     }
 
     /// A call about addresses that the page map does not have. Mostly the kernel has none, either: it refuses, and
