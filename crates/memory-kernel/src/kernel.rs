@@ -703,6 +703,8 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         }
         tables.unmap(start, len);
         tables.map(start, len, prot & PROTECTIONS, false);
+        let locked = flags & libc::MAP_LOCKED != 0;
+        tables.change(start, len, |m| m.locked = locked);
         Ok(start)
     }
     unsafe fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
@@ -720,7 +722,8 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         let mut tables = self.called(Call::Mremap, old, new_len);
         let (old_len, new_len) = (page_up(old_len), page_up(new_len));
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        let shrinks = new_len <= old_len && !fixed;
+        let stays = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) == 0;
+        let shrinks = new_len <= old_len && stays;
         // Only memory that moves or grows has to be one mapping.
         if shrinks && tables.mappings.get(old).is_none()
             || !shrinks && !tables.is_whole(old, old_len)
@@ -776,7 +779,10 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
                 tables.pages.insert(to + done, page);
             }
         }
-        tables.free(old, old_len);
+        match flags & libc::MREMAP_DONTUNMAP {
+            0 => tables.free(old, old_len),
+            _ => tables.change(old, old_len, |m| (m.locked, m.on_fault) = (false, false)),
+        }
         Ok(to)
     }
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {

@@ -45,7 +45,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Locks it, here and to the kernel; nothing of it leaves any more.
-    fn lock_unfilled(&'static self, addr: usize, len: usize) -> Outcome<()> {
+    pub(super) fn lock_unfilled(&'static self, addr: usize, len: usize) -> Outcome<()> {
         let (start, end) = pages(addr, len);
         // Pages that are being captured are moved.
         let mut state = self.settled(self.lock(), start, end)?;

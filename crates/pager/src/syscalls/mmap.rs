@@ -121,6 +121,10 @@ impl<K: Kernel> Pager<K> {
         (fd, offset): (i32, i64),
         filled: bool,
     ) -> Outcome<usize> {
+        if self.locks(prot, flags) {
+            // SAFETY: the caller answers for the system call.
+            return unsafe { self.map_to_lock(addr, len, prot, flags) };
+        }
         let ours = manageable(prot, flags);
         let prot = if ours { readable(prot) } else { prot };
         // SAFETY: the caller answers for the system call.
@@ -135,7 +139,7 @@ impl<K: Kernel> Pager<K> {
             return plain();
         }
         // The kernel would fill it while the lock is held, and what is ours before it is registered, however little room
-        // there is. Locked memory it fills whatever the call says; whether so much may be locked is known by that call alone.
+        // there is.
         let unfilled = flags & !libc::MAP_POPULATE;
         // The keeper has not the file, which comes in the place of what it maps.
         let (of_keeper, prot_of_keeper) = match ours {
@@ -161,6 +165,39 @@ impl<K: Kernel> Pager<K> {
         if fills(flags) {
             self.fill(start, page_up(len), filling(prot, flags), ours);
         }
+        Ok(start)
+    }
+
+    /// Whether a call maps memory that is managed as if `mlock` had locked it. Not in the place of other memory: whether so
+    /// much may be locked is known when that is gone.
+    fn locks(&'static self, prot: i32, flags: i32) -> bool {
+        let locked = flags & (libc::MAP_LOCKED | libc::MAP_FIXED) == libc::MAP_LOCKED;
+        locked && manageable(prot, flags & !libc::MAP_LOCKED) && self.wanted() && !self.is_child()
+    }
+
+    /// Maps memory, and locks it then: once the program unlocks it, it may leave.
+    unsafe fn map_to_lock(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+    ) -> Outcome<usize> {
+        // Locking fills it, whatever these say.
+        let other = flags & !(libc::MAP_LOCKED | libc::MAP_POPULATE | libc::MAP_NONBLOCK);
+        // SAFETY: the caller answers for the system call.
+        let start = unsafe { self.map(addr, len, prot, other, (-1, 0), true)? };
+        let lock = move || self.lock_unfilled(start, len);
+        if let Err(error) = self.kernel.on_own_stack(lock) {
+            // SAFETY: just mapped, and nobody knows of it yet.
+            let _ = unsafe { self.munmap(start, len) };
+            return Err(match error {
+                libc::EPERM => error,
+                _ => libc::EAGAIN,
+            });
+        }
+        // As there it is no error where that fails.
+        let _ = self.kernel.mlock(start, len, 0);
         Ok(start)
     }
 

@@ -420,6 +420,10 @@ impl<K: Kernel> Pager<K> {
         if let Some(grown) = grown {
             state.ranges.insert(new + kept, new + bytes, grown);
         }
+        if flags & libc::MREMAP_DONTUNMAP != 0 {
+            // What stays is locked no more.
+            self.change(state, old, old + old_len, |a| a.locked = false);
+        }
         let gone = match new == old {
             true => old + kept,
             false if flags & libc::MREMAP_DONTUNMAP != 0 => old + old_len,
