@@ -233,7 +233,7 @@ fn memory_that_is_locked() {
     managed.assert_same(&alone, "locks");
     managed.assert_paged_within_budget("locks");
     let said = &managed.run.stderr;
-    assert!(said.contains("unlocked: 0 and 0 there"), "{said}");
+    assert!(said.contains("unlocked: 0, 0 and 0 there"), "{said}");
 }
 
 /// Memory calls that are under way just when the process begins to page.

@@ -18,8 +18,8 @@ use ebb_sys::memory::{self, page_up};
 use ebb_sys::paging::Kernel;
 
 /// Linux 6.13's, which the libc crate lacks.
-const GUARD_INSTALL: i32 = 102;
-const GUARD_REMOVE: i32 = 103;
+pub(super) const GUARD_INSTALL: i32 = 102;
+pub(super) const GUARD_REMOVE: i32 = 103;
 
 /// Other advice changes nothing that the pager knows; some of it fills memory, by faults that are served as
 /// any other.
