@@ -770,15 +770,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         if was.registered && self.threads.below(2) == 1 {
             tables.merge_moved(to, new_len);
         }
-        for done in (0..old_len.min(new_len)).step_by(PAGE) {
-            if tables.poisoned.remove(&(old + done)) {
-                tables.poisoned.insert(to + done);
-            }
-            if let Some(mut page) = tables.pages.remove(old + done) {
-                page.protected = false;
-                tables.pages.insert(to + done, page);
-            }
-        }
+        tables.move_pages(old, to, old_len.min(new_len));
         match flags & libc::MREMAP_DONTUNMAP {
             0 => tables.free(old, old_len),
             _ => tables.change(old, old_len, |m| (m.locked, m.on_fault) = (false, false)),

@@ -254,6 +254,19 @@ impl PageTables {
         self.mappings.range(start..start + page_up(len)).count()
     }
 
+    /// What an area holds is somewhere else from now on.
+    pub fn move_pages(&mut self, old: usize, to: usize, len: usize) {
+        for done in (0..len).step_by(PAGE) {
+            if self.poisoned.remove(&(old + done)) {
+                self.poisoned.insert(to + done);
+            }
+            if let Some(mut page) = self.pages.remove(old + done) {
+                page.protected = false;
+                self.pages.insert(to + done, page);
+            }
+        }
+    }
+
     /// Memory came to a place where it is one mapping with what lies beside it and is alike. Its registration is taken
     /// away, and with it that of its neighbours (Linux 6.18, `move_vma`).
     pub fn merge_moved(&mut self, start: usize, len: usize) {

@@ -20,6 +20,7 @@ use crate::map::ranges::{Attributes, Pinned, Ranges};
 use crate::pager::{Pager, is_in_transit};
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, RETRY, errno};
+use crate::process::state::State;
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::file_copy::refuses_remap;
 use crate::syscalls::mlock::ON_FAULT;
@@ -159,16 +160,9 @@ impl<K: Kernel> Pager<K> {
                 None,
             );
         }
-        if let Some(error) = refuses_remap(&state.ranges, source, bytes, flags) {
-            return (Err(error), None);
-        }
         let moves = bytes > old_len || flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
-        if moves && let Some(error) = self.refuses_carry(&state, source) {
+        if moves && let Err(error) = self.ready_to_move(&state, source, bytes, flags) {
             return (Err(error), None);
-        }
-        if moves && let Err(e) = self.set_pieces_apart(&state.ranges, source) {
-            self.join_pieces_again(&state.ranges, source);
-            return (Err(errno(e)), None);
         }
         let (moved, begun) = match (call(old_len), of_one_mapping(&state.ranges, source)) {
             (Err(Errno(libc::EFAULT)), Some(like)) => {
@@ -188,12 +182,9 @@ impl<K: Kernel> Pager<K> {
                     self.forget_gone(&mut state, (old + bytes, source.1));
                 }
                 let tried = error == Errno(libc::ENOMEM) && flags & libc::MREMAP_MAYMOVE != 0;
-                if !(is_managed && (begun || tried)) {
-                    return (Err(errno(error)), None);
-                }
-                self.came_back(&mut state, old, old_len);
-                let first = state.ranges.next(source.0, source.1);
-                return (Err(errno(error)), first.map(|range| range.start));
+                let came_back = is_managed && (begun || tried);
+                let first = came_back.then(|| self.came_back(&mut state, old, old_len));
+                return (Err(errno(error)), first.flatten());
             }
         };
         let Ok(mut state) = self.landed(state, source, (new, new + bytes), flags) else {
@@ -288,6 +279,27 @@ impl<K: Kernel> Pager<K> {
         Ok((state, is_managed))
     }
 
+    /// Sets memory apart that is about to be moved.
+    ///
+    /// # Errors
+    /// Those of a copy of a file ([`refuses_remap`]). ENOMEM, or [`RETRY`] as [`refuses_carry`](Self::refuses_carry) has it: nothing may be moved.
+    fn ready_to_move(
+        &self,
+        state: &State,
+        source: (usize, usize),
+        bytes: usize,
+        flags: i32,
+    ) -> Outcome<()> {
+        let refused = refuses_remap(&state.ranges, source, bytes, flags);
+        if let Some(error) = refused.or_else(|| self.refuses_carry(state, source)) {
+            return Err(error);
+        }
+        self.set_pieces_apart(&state.ranges, source).map_err(|e| {
+            self.join_pieces_again(&state.ranges, source);
+            errno(e)
+        })
+    }
+
     /// Forgets what was known where the memory of `source` is now and was not before: the call replaced it, or the
     /// program had unmapped it by an instruction.
     ///
@@ -370,7 +382,8 @@ impl<K: Kernel> Pager<K> {
 
     /// The call failed, and pages were moved and came back, by us or by the kernel. They lost their protection on
     /// the way, perhaps their registration too. So none keeps a clean copy, and the keeper looks at all of them.
-    fn came_back(&'static self, state: &mut Locked, old: usize, old_len: usize) {
+    /// Where the first of it begins.
+    fn came_back(&'static self, state: &mut Locked, old: usize, old_len: usize) -> Option<usize> {
         if let Some(process) = self.process() {
             state
                 .pages
@@ -378,6 +391,8 @@ impl<K: Kernel> Pager<K> {
         }
         let lost = |a: &mut Attributes| a.registered = false;
         state.ranges.change(old, old + old_len, lost);
+        let first = state.ranges.next(old, old + old_len);
+        first.map(|range| range.start)
     }
 
     /// The memory of `old..`, and all that was known of it, is at its new place from now on. Where the first part of it
