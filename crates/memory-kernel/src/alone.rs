@@ -20,6 +20,8 @@ pub struct Alone {
     pub refuses: AtomicU32,
     /// Runs while a thread of the program waits: the keeper's turn.
     pub while_waiting: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Runs while a call of the program's waits for a page: service. Without it such calls leave pages as they are.
+    pub while_faulting: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Default for Alone {
@@ -30,6 +32,7 @@ impl Default for Alone {
             is_own: AtomicBool::new(true),
             refuses: AtomicU32::new(0),
             while_waiting: OnceLock::new(),
+            while_faulting: OnceLock::new(),
         }
     }
 }
@@ -67,7 +70,13 @@ impl Threads for Alone {
         self.pass(timeout);
         wait(Duration::ZERO)
     }
-    fn wait_event(&self, _: Event, timeout: Option<Duration>) -> bool {
+    fn wait_event(&self, event: Event, timeout: Option<Duration>) -> bool {
+        if let (Event::Page(_), Some(serve)) = (event, self.while_faulting.get()) {
+            let was_own = self.is_own.swap(true, SeqCst);
+            serve();
+            self.is_own.store(was_own, SeqCst);
+            return true;
+        }
         self.pass(timeout.expect("nobody else could end the wait"));
         false
     }
@@ -78,7 +87,7 @@ impl Threads for Alone {
             && self.refuses.fetch_update(SeqCst, SeqCst, refuse).is_ok()
     }
     fn can_wait(&self) -> bool {
-        false
+        self.while_faulting.get().is_some()
     }
     fn thread(&self) -> u32 {
         1

@@ -48,6 +48,9 @@ const SPLITTING: [i32; 5] = [
     libc::MADV_KEEPONFORK,
 ];
 
+/// The bits of a protection that the system knows, PROT_SEM among them. mmap(2) ignores others, and mprotect(2) refuses them.
+const PROTECTIONS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | 8;
+
 type Done = (usize, Result<(), Errno>);
 
 impl<T: Threads> MemoryKernel<T> {
@@ -315,15 +318,17 @@ impl<T: Threads> MemoryKernel<T> {
     }
 
     /// Waits until every page of an area is there, as a call does that populates memory.
-    fn populate(&self, addr: usize, len: usize) -> Result<(), Errno> {
+    fn populate(&self, addr: usize, len: usize, write: bool) -> Result<(), Errno> {
         if !self.threads.can_wait() {
             return Ok(());
         }
         let thread = self.threads.thread();
         for at in pages_of(addr, len) {
             loop {
-                let touched = self.access(thread, at, true, |page| {
-                    page.own();
+                let touched = self.access(thread, at, write, |page| {
+                    if write {
+                        page.own();
+                    }
                 });
                 match touched {
                     Ok(()) => break,
@@ -697,7 +702,9 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             return Err(Errno(libc::EEXIST));
         }
         tables.unmap(start, len);
-        tables.map(start, len, prot, false);
+        tables.map(start, len, prot & PROTECTIONS, false);
+        let locked = flags & libc::MAP_LOCKED != 0;
+        tables.change(start, len, |m| m.locked = locked);
         Ok(start)
     }
     unsafe fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
@@ -715,7 +722,8 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         let mut tables = self.called(Call::Mremap, old, new_len);
         let (old_len, new_len) = (page_up(old_len), page_up(new_len));
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        let shrinks = new_len <= old_len && !fixed;
+        let stays = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) == 0;
+        let shrinks = new_len <= old_len && stays;
         // Only memory that moves or grows has to be one mapping.
         if shrinks && tables.mappings.get(old).is_none()
             || !shrinks && !tables.is_whole(old, old_len)
@@ -762,20 +770,23 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         if was.registered && self.threads.below(2) == 1 {
             tables.merge_moved(to, new_len);
         }
-        for done in (0..old_len.min(new_len)).step_by(PAGE) {
-            if tables.poisoned.remove(&(old + done)) {
-                tables.poisoned.insert(to + done);
-            }
-            if let Some(mut page) = tables.pages.remove(old + done) {
-                page.protected = false;
-                tables.pages.insert(to + done, page);
-            }
+        tables.move_pages(old, to, old_len.min(new_len));
+        match flags & libc::MREMAP_DONTUNMAP {
+            0 => tables.free(old, old_len),
+            _ => tables.change(old, old_len, |m| (m.locked, m.on_fault) = (false, false)),
         }
-        tables.free(old, old_len);
         Ok(to)
     }
     unsafe fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
         let mut tables = self.splits(Call::Mprotect, addr, len)?;
+        if prot & !PROTECTIONS != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let is_code = |mapping: &Mapping| mapping.prot & libc::PROT_EXEC != 0;
+        let becomes_code = prot & libc::PROT_EXEC != 0 && !tables.all(addr, len, is_code);
+        if tables.refuses_code && becomes_code {
+            return Err(Errno(libc::EACCES));
+        }
         // What lies before a hole changes all the same.
         let hole = pages_of(addr, len).find(|at| tables.mappings.get(*at).is_none());
         let changed = hole.map_or(len, |at| at - addr);
@@ -835,7 +846,11 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
             }
             libc::MADV_POPULATE_WRITE => {
                 drop(tables);
-                return self.populate(addr, len);
+                return self.populate(addr, len, true);
+            }
+            libc::MADV_POPULATE_READ if whole && !self.threads.is_own_thread() => {
+                drop(tables);
+                return self.populate(addr, len, false);
             }
             _ => {}
         }
@@ -878,7 +893,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         drop(tables);
         match (whole, flags) {
             (false, _) => Err(Errno(libc::ENOMEM)),
-            (true, 0) => self.populate(start, len),
+            (true, 0) => self.populate(start, len, true),
             (true, _) => Ok(()),
         }
     }

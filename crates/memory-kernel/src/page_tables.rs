@@ -69,6 +69,8 @@ pub struct PageTables {
     pub waiting: Vec<Fault>,
     /// Transfers into pages that last long.
     pub long_pins: u64,
+    /// Flag: no memory becomes code (PR_SET_MDWE).
+    pub refuses_code: bool,
     numbers: u32,
     /// Addresses that hold nothing and are taken first: start and end.
     hole: (usize, usize),
@@ -100,6 +102,7 @@ impl Default for PageTables {
             faults: VecDeque::new(),
             waiting: Vec::new(),
             long_pins: 0,
+            refuses_code: false,
             numbers: 0,
             hole: (0, 0),
             freed: VecDeque::new(),
@@ -249,6 +252,19 @@ impl PageTables {
     /// The number of pages of an area that are mapped.
     pub fn mapped(&self, start: usize, len: usize) -> usize {
         self.mappings.range(start..start + page_up(len)).count()
+    }
+
+    /// What an area holds is somewhere else from now on.
+    pub fn move_pages(&mut self, old: usize, to: usize, len: usize) {
+        for done in (0..len).step_by(PAGE) {
+            if self.poisoned.remove(&(old + done)) {
+                self.poisoned.insert(to + done);
+            }
+            if let Some(mut page) = self.pages.remove(old + done) {
+                page.protected = false;
+                self.pages.insert(to + done, page);
+            }
+        }
     }
 
     /// Memory came to a place where it is one mapping with what lies beside it and is alike. Its registration is taken

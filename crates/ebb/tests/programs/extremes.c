@@ -39,6 +39,10 @@ static void calls(char* memory, size_t n) {
     TRY(madvise(memory, n, MADV_DONTNEED));
     TRY(madvise(last, n, MADV_DONTNEED));
     TRY(syscall(SYS_madvise, memory, n, MADV_DONTNEED));
+    TRY(munlock(memory, n));
+    TRY(mlock(memory + 1, n));
+    TRY(mlock2(memory, n, MLOCK_ONFAULT));
+    TRY(mlock(last, n));
   }
   TRY(process_madvise(-1, &all, 1, MADV_COLD, 0));
   TRY(mprotect(last, n, PROT_READ));
@@ -67,6 +71,8 @@ int main(void) {
     ((uint64_t*)memory)[i] = x;
   }
   for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) calls(memory, lengths[i]);
+  // Nothing to the kernel. What would be locked could not leave.
+  TRY(mlock(memory, -1));
   x = 88172645463325252;
   for (size_t i = 0; i < BYTES / 8; i++) {
     x ^= x << 13, x ^= x >> 7, x ^= x << 17;

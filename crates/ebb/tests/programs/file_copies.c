@@ -172,6 +172,51 @@ static void beside(int fd)
 	}
 }
 
+/* Pages that are written through /proc/self/mem, and dropped later. */
+static void through_mem(int fd, const char *when)
+{
+	size_t pages = 2 << 8;
+	char *p = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	must(p != MAP_FAILED, "mmap");
+	mark(p, 100, 200, 6 << 20);
+	int mem = open("/proc/self/mem", O_RDWR);
+	must(mem >= 0, "/proc/self/mem");
+	for (size_t i = 0; i < 100; i++) {
+		size_t word = (6 << 20) + i;
+		off_t at = (off_t)(size_t)(p + i * PAGE + 40);
+		if (is_written(i))
+			must(pwrite(mem, &word, sizeof word, at) == sizeof word, "pwrite");
+	}
+	close(mem);
+	printf("%s, through mem: %zu\n", when, wrong(p, 0, 200, 6 << 20) + wrong(p, 200, pages, 0));
+	must(madvise(p + 2 * PAGE, 8 * PAGE, MADV_DONTNEED) == 0, "madvise");
+	printf("dropped: %zu\n", wrong(p, 0, 2, 6 << 20) + wrong(p, 2, 10, 0) + wrong(p, 10, 200, 6 << 20));
+	munmap(p, pages * PAGE);
+}
+
+/* Guards (MADV_GUARD_INSTALL and _REMOVE, 102 and 103), which drop pages. Files may have them since Linux 6.15. */
+static void guards(int fd)
+{
+	size_t pages = 2 << 8;
+	char *p = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	must(p != MAP_FAILED, "mmap");
+	mark(p, 0, 200, 8 << 20);
+	printf("no guard: %d\n", madvise(p + 300 * PAGE, PAGE, 103));
+	int installed = madvise(p + 10 * PAGE, 8 * PAGE, 102) == 0;
+	int ends[2];
+	must(pipe(ends) == 0, "pipe");
+	printf("guarded: %d\n", installed);
+	for (int i = 8; i < 20; i += 4)
+		printf("%zd ", write(ends[1], p + i * PAGE, 1));
+	printf("unguarded: %d\n", madvise(p, pages * PAGE, 103));
+	size_t end = installed ? 18 : 10;
+	size_t bad = wrong(p, 0, 10, 8 << 20) + wrong(p, 10, end, 0) + wrong(p, end, 200, 8 << 20);
+	printf("without guards: %zu\n", bad + wrong(p, 200, pages, 0));
+	close(ends[0]);
+	close(ends[1]);
+	munmap(p, pages * PAGE);
+}
+
 int main(int argc, char **argv)
 {
 	size_t mib = argc > 1 ? atoi(argv[1]) : 48;
@@ -185,6 +230,7 @@ int main(int argc, char **argv)
 		must(write(fd, some, len) == (ssize_t)len, "write");
 		i += len;
 	}
+	through_mem(fd, "early");
 	/* Over memory that was reserved, as Java has it. */
 	char *reserved = mmap(NULL, (PAGES + 64) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	must(reserved != MAP_FAILED, "reserve");
@@ -199,6 +245,8 @@ int main(int argc, char **argv)
 	char *late = mmap(NULL, PAGES * PAGE, prot, MAP_PRIVATE, fd, 0);
 	must(late != MAP_FAILED, "mmap");
 	beside(fd);
+	through_mem(fd, "late");
+	guards(fd);
 	close(fd);
 	printf("late: %zu\n", wrong(late, 0, PAGES, 0));
 	mark(late, 0, PAGES, 2 << 20);

@@ -70,19 +70,25 @@ int main(int argc, char **argv)
 	say("later", mlock2(later, FEW * PAGE, MLOCK_ONFAULT));
 	printf("%d there\n", there(later));
 	touch(later, FEW * PAGE);
+	int private = MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED;
+	char *mapped = mmap(NULL, FEW * PAGE, PROT_READ | PROT_WRITE, private, -1, 0);
+	printf("mapped locked: %d there\n", there(mapped));
+	say("too much", (long)mmap(NULL, len, PROT_READ | PROT_WRITE, private, -1, 0));
+	touch(mapped, FEW * PAGE);
 	touch(more, len);
 	touch(large, len);
 	touch(more, len);
-	printf("locked: %d and %d there\n", there(kept), there(later));
+	printf("locked: %d, %d and %d there\n", there(kept), there(later), there(mapped));
 	say("unlock all", munlockall());
 	/* New memory: what walks bring back makes little leave but itself. */
 	touch(map(len), len);
 	touch(map(len), len);
 	/* On standard error: alone, all of it stays. */
-	fprintf(stderr, "unlocked: %d and %d there, of the refused %d\n", there(kept), there(later), there(more));
+	fprintf(stderr, "unlocked: %d, %d and %d there, of the refused %d\n", there(kept), there(later),
+		there(mapped), there(more));
 	for (size_t i = 0; i < len; i += PAGE)
 		if (large[i] != 2 || more[i] != 2)
 			return 4;
-	printf("%d %d\n", kept[0], later[PAGE]);
+	printf("%d %d %d\n", kept[0], later[PAGE], mapped[PAGE]);
 	return 0;
 }

@@ -2,6 +2,7 @@
  * Memory that few programs have: unusual WHAT SIZE_MIB, with WHAT one of
  *
  *   faults   has a userfaultfd of its own over memory that is partly out, partly never touched.
+ *   events   has one that tells of memory that moves or goes: the call waits for a thread that makes such calls, too.
  *   wide     ends the registration of more memory than it began, and has memory registered that may not be read.
  *   merged   advises the kernel to merge equal pages (KSM), in memory that is partly out.
  *   down     has a mapping that grows down, as stacks do.
@@ -12,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -60,14 +62,14 @@ static char *mapping(size_t bytes, int flags)
 	return at;
 }
 
-static int open_userfaultfd(void)
+static int open_userfaultfd(uint64_t features)
 {
 	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
 	if (fd < 0) {
 		int device = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
 		fd = device < 0 ? -1 : ioctl(device, USERFAULTFD_IOC_NEW, O_CLOEXEC);
 	}
-	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_api api = { .api = UFFD_API, .features = features };
 	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) != 0) {
 		puts("no userfaultfd");
 		exit(0);
@@ -103,7 +105,7 @@ static int faults(size_t bytes)
 	fill(memory, part - memory, 3);
 	fill(part, touched, 5);
 	fill(behind, memory + bytes - behind, 7);
-	int fd = open_userfaultfd();
+	int fd = open_userfaultfd(0);
 	struct uffdio_register range = { .range = { (uintptr_t)part, touched + untouched },
 					 .mode = UFFDIO_REGISTER_MODE_MISSING };
 	if (ioctl(fd, UFFDIO_REGISTER, &range) != 0) {
@@ -138,6 +140,64 @@ static int faults(size_t bytes)
 	return bad != 0;
 }
 
+static volatile int told;
+static int events_told[16];
+
+/* The kernel's call lasts until the event is read. Before that, this thread needs memory. */
+static void *hear(void *argument)
+{
+	struct pollfd events = { .fd = *(int *)argument, .events = POLLIN };
+	for (;;) {
+		poll(&events, 1, -1);
+		char *own = mapping(2 * MIB, 0);
+		memset(own, 1, MIB);
+		munmap(own, 2 * MIB);
+		struct uffd_msg message;
+		if (told == 16 || read(events.fd, &message, sizeof message) != sizeof message)
+			return NULL;
+		events_told[told] = message.event;
+		told++;
+	}
+}
+
+static void has(int fd, char *at, size_t bytes)
+{
+	struct uffdio_register range = { .range = { (uintptr_t)at, bytes },
+					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+	printf("register %d\n", ioctl(fd, UFFDIO_REGISTER, &range));
+}
+
+static int events(size_t bytes)
+{
+	char *memory = mapping(bytes, 0);
+	fill(memory, bytes, 3);
+	uint64_t all = UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
+	int fd = open_userfaultfd(all);
+	pthread_t thread;
+	pthread_create(&thread, NULL, hear, &fd);
+	size_t size = 64 * PAGE, half = size / 2;
+	char *part = mapping(size, 0), *mixed = mapping(size, 0), *hole = mapping(size, 0);
+	fill(part, size, 5);
+	fill(mixed, size, 7);
+	has(fd, part, size);
+	has(fd, mixed + half, half / 2);
+	munmap(hole, size);
+	char *moved = mremap(part, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, hole);
+	printf("moved %d, %zu wrong\n", moved == hole, wrong(hole, size, 5));
+	char *over = mmap(hole, half, READ_WRITE, PRIVATE | MAP_FIXED, -1, 0);
+	printf("mapped over %d, %zu wrong\n", over == hole, wrong(hole, half, 0));
+	printf("dropped %d\n", madvise(hole + half, PAGE, MADV_DONTNEED));
+	printf("unmapped %d\n", munmap(hole + half, half));
+	printf("dropped among others %d\n", madvise(mixed, size, MADV_DONTNEED));
+	printf("%zu wrong\n", wrong(mixed, half, 0) + wrong(mixed + 3 * half / 2, half / 2, 0));
+	for (int i = 0; told < 6 && i < 2000; i++)
+		usleep(1000);
+	for (int i = 0; i < told; i++)
+		printf("event %#x\n", events_told[i]);
+	printf("%zu wrong\n", wrong(memory, bytes, 3));
+	return 0;
+}
+
 static int wide(size_t bytes)
 {
 	char *memory = mapping(bytes, 0), *part = memory + bytes / 2 / PAGE * PAGE;
@@ -148,7 +208,7 @@ static int wide(size_t bytes)
 	/* The last ones were filled last: others come in between. */
 	size_t bad = wrong(memory, part - memory, 3);
 	mprotect(last, hidden, PROT_NONE);
-	int fd = open_userfaultfd();
+	int fd = open_userfaultfd(0);
 	/* It fails where pages of it are elsewhere: nothing may be lost by that. */
 	struct uffdio_register range = { .range = { (uintptr_t)last, hidden },
 					 .mode = UFFDIO_REGISTER_MODE_MISSING };
@@ -209,6 +269,8 @@ int main(int argc, char **argv)
 	switch (argv[1][0]) {
 	case 'f':
 		return faults(bytes);
+	case 'e':
+		return events(bytes);
 	case 'w':
 		return wide(bytes);
 	case 'm':

@@ -221,7 +221,13 @@ impl<K: Kernel> FaultService<K> {
             let (start, len) = (range.start, range.end - range.start);
             // Something else may be mapped there by now: then there is nothing to end.
             let _ = self.kernel.unregister(start, len);
-            self.let_go(state, &range);
+            match range.attributes.shadow {
+                None => self.let_go(state, &range),
+                // It stays ours, and all of it stays there: to be registered anew, without its protection.
+                Some(_) => state.ranges.change(start, range.end, |a| {
+                    (a.registered, a.released) = (false, false)
+                }),
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// The attributes of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
-    /// PROT_* bits.
+    /// PROT_* bits, as [`recorded`].
     pub protection: i32,
     /// Flag: its missing pages are faults of ours. Only then may a page of it be swapped out.
     pub registered: bool,
@@ -27,6 +27,12 @@ pub struct Attributes {
     pub in_child: InChild,
     /// The mapping of the file that it is a copy of.
     pub shadow: Option<Shadow>,
+}
+
+/// The protection as it is recorded: without the bits that say nothing of who may do what. `mmap` ignores those that it does
+/// not know, and `mprotect` refuses them.
+pub fn recorded(prot: i32) -> i32 {
+    prot & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
 }
 
 /// Why memory must not be paged, though the program has not locked it. Each reason goes by itself.
@@ -90,7 +96,7 @@ impl Attributes {
     /// Those of memory that has just been mapped.
     pub fn mapped(protection: i32) -> Self {
         Self {
-            protection,
+            protection: recorded(protection),
             registered: false,
             locked: false,
             pinned: Pinned::default(),
@@ -132,8 +138,7 @@ impl Attributes {
     pub fn way_out(self) -> Option<WayOut> {
         const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
         const EXECUTABLE: i32 = PLAIN | libc::PROT_EXEC;
-        // Bits beside these are ignored by the kernel, or say nothing of who may write.
-        match self.protection & EXECUTABLE {
+        match self.protection {
             _ if self.stays() => None,
             PLAIN => Some(WayOut::Move),
             EXECUTABLE => Some(WayOut::MoveExecutable),

@@ -21,6 +21,7 @@ use crate::map::ranges::{Attributes, Range, Ranges, Shadow};
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
+use crate::syscalls::madvise::{GUARD_INSTALL, GUARD_REMOVE};
 use crate::syscalls::mlock::ON_FAULT;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
@@ -188,7 +189,7 @@ impl<K: Kernel> Pager<K> {
     /// The program advises that the content of a copy be dropped, and nothing of it is in transit.
     ///
     /// # Errors
-    /// EINVAL: the kernel advises no such thing for mappings of files, or locked ones. Or the pager does not know how the
+    /// EINVAL: the kernel advises no such thing for mappings of files (guards before 6.15), or locked ones. Or the pager does not know how the
     /// memory is protected. ENOMEM: there is no room for one more mapping.
     pub(crate) fn drop_copy(
         &'static self,
@@ -204,14 +205,22 @@ impl<K: Kernel> Pager<K> {
         } = piece.attributes;
         let drops = match advice {
             // Under a protection key.
-            _ if pinned.is_pinned() => false,
-            libc::MADV_DONTNEED => !locked,
-            libc::MADV_DONTNEED_LOCKED => true,
+            _ if pinned.keyed => false,
+            libc::MADV_DONTNEED | GUARD_INSTALL => !locked,
+            libc::MADV_DONTNEED_LOCKED | GUARD_REMOVE => true,
             _ => false,
         };
-        match shadow {
-            Some(shadow) if drops => self.uncover(state, piece, shadow),
-            _ => Err(libc::EINVAL),
+        let shadow = shadow.filter(|_| drops).ok_or(libc::EINVAL)?;
+        if matches!(advice, GUARD_INSTALL | GUARD_REMOVE) {
+            let (from, len) = (shadow.of(piece.start), piece.end - piece.start);
+            // The kernel says whether files may have guards. They go along with the shadow.
+            // SAFETY: the shadow is the pager's.
+            unsafe { self.kernel.madvise(from, len, advice) }.map_err(errno)?;
+        }
+        match advice {
+            // A copy has no guards.
+            GUARD_REMOVE => Ok(()),
+            _ => self.uncover(state, piece, shadow),
         }
     }
 

@@ -8,6 +8,9 @@
 //!
 //! Memory that may not be read (PROT_NONE) and has pages elsewhere is not let go: registering it fails with EBUSY.
 //!
+//! A copy of a file stays managed, so that pages which the program drops are the file's again (`file_copy`). All of it stays
+//! in memory, and it is registered anew, so that no write waits.
+//!
 //! The range is not taken back when the program ends its registration. And nothing tells whether the descriptor
 //! is of this process: if the addresses are another's, the same addresses here are let go for nothing.
 
@@ -82,30 +85,35 @@ impl<K: Kernel> Pager<K> {
     /// Nothing of it leaves from now on. True if more has to be done: the process pages.
     fn keep_resident(&'static self, start: usize, end: usize, is_reported: bool) -> Outcome<bool> {
         let mut state = self.settled(self.lock(), start, end)?;
-        let bytes: usize = state
-            .ranges
-            .within(start, end)
-            .map(|r| r.end - r.start)
+        let is_copy = |range: &Range| range.attributes.shadow.is_some();
+        let managed = || state.ranges.within(start, end);
+        let goes: usize = managed()
+            .filter(|range| !is_copy(range))
+            .map(|range| range.end - range.start)
             .sum();
         // The kernel brings in no page that may not be read. Such memory stays ours, and the program's call fails.
         let stays = |range: Range| {
             let hidden = range.attributes.protection & libc::PROT_READ == 0;
             hidden && is_out(&state, (range.start, range.end))
         };
-        if bytes == 0 || state.ranges.within(start, end).any(stays) {
+        if managed().next().is_none() || managed().any(stays) {
             return Ok(false);
         }
         if is_reported {
-            self.registration.release(bytes);
-        }
-        if self.process().is_none() {
-            self.forget(&mut state, start, end);
-            return Ok(false);
+            self.registration.release(goes);
         }
         state
             .ranges
             .change(start, end, |a| a.pinned.for_good = true);
-        Ok(true)
+        let pages = self.process().is_some();
+        let mut at = start;
+        while !pages && let Some(range) = state.ranges.next(at, end) {
+            if !is_copy(&range) {
+                self.forget(&mut state, range.start, range.end);
+            }
+            at = range.end;
+        }
+        Ok(pages)
     }
 
     /// The first page from `start` on that is somewhere else.

@@ -18,8 +18,8 @@ use ebb_sys::memory::{self, page_up};
 use ebb_sys::paging::Kernel;
 
 /// Linux 6.13's, which the libc crate lacks.
-const GUARD_INSTALL: i32 = 102;
-const GUARD_REMOVE: i32 = 103;
+pub(super) const GUARD_INSTALL: i32 = 102;
+pub(super) const GUARD_REMOVE: i32 = 103;
 
 /// Other advice changes nothing that the pager knows; some of it fills memory, by faults that are served as
 /// any other.
@@ -267,7 +267,18 @@ impl<K: Kernel> Pager<K> {
                 as_it_is => as_it_is,
             };
             // SAFETY: the caller answers for the system call.
-            match unsafe { self.kernel.madvise(at, stop - at, now) } {
+            let call = || unsafe { self.kernel.madvise(at, stop - at, now) };
+            let dropped = match managed {
+                true => call(),
+                // A thread of the program may have to read first that it goes, and need the lock for that.
+                false => {
+                    drop(state);
+                    let dropped = call();
+                    state = self.before_drop(self.lock(), stop, end)?;
+                    dropped
+                }
+            };
+            match dropped {
                 Err(hole @ Errno(libc::ENOMEM)) => holes = Err(errno(hole)),
                 result => result.map_err(errno)?,
             }

@@ -10,15 +10,19 @@ use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
 use ebb_engine::PAGE_SIZE;
-use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
 
 /// `mlock2(2)` then fills no page.
 pub(super) const ON_FAULT: i32 = libc::MLOCK_ONFAULT as i32;
 
-/// All pages of which there is something in `len` bytes from `addr` on.
+/// All pages of which there is something in `len` bytes from `addr` on, by the kernel's arithmetic: a length that wraps as it is
+/// rounded up is none. Nor is there any in what ends beyond all addresses, which the kernel refuses.
 pub(super) fn pages(addr: usize, len: usize) -> (usize, usize) {
-    (addr & !(PAGE_SIZE - 1), page_up(addr.saturating_add(len)))
+    let within = addr % PAGE_SIZE;
+    let start = addr - within;
+    let up = len.wrapping_add(within).wrapping_add(PAGE_SIZE - 1);
+    let bytes = up / PAGE_SIZE * PAGE_SIZE;
+    (start, start.checked_add(bytes).unwrap_or(start))
 }
 
 impl<K: Kernel> Pager<K> {
@@ -41,7 +45,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Locks it, here and to the kernel; nothing of it leaves any more.
-    fn lock_unfilled(&'static self, addr: usize, len: usize) -> Outcome<()> {
+    pub(super) fn lock_unfilled(&'static self, addr: usize, len: usize) -> Outcome<()> {
         let (start, end) = pages(addr, len);
         // Pages that are being captured are moved.
         let mut state = self.settled(self.lock(), start, end)?;
@@ -110,5 +114,25 @@ impl<K: Kernel> Pager<K> {
         if !still || self.kernel.munlock(start, end - start).is_ok() {
             self.change(state, start, end, |a| a.locked = false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_wrap_as_the_kernel_has_them() {
+        const P: usize = PAGE_SIZE;
+        let start = 16 * P;
+        assert_eq!(pages(start, 1), (start, start + P));
+        assert_eq!(pages(start + 1, P), (start, start + 2 * P));
+        assert_eq!(pages(start + 5, 0), (start, start + P));
+        for len in [0, usize::MAX, usize::MAX - P + 2] {
+            assert_eq!(pages(start, len), (start, start), "{len:#x}");
+        }
+        // It ends beyond all addresses.
+        assert_eq!(pages(start, usize::MAX - P + 1), (start, start));
+        assert_eq!(pages(start + 5, usize::MAX - P + 2), (start, start));
     }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::missing_safety_doc)] // Each says "Requires:".
 
 use crate::map::page_map::ADDRESSES;
-use crate::map::ranges::Attributes;
+use crate::map::ranges::{Attributes, recorded};
 use crate::pager::Pager;
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, errno};
@@ -53,7 +53,7 @@ fn only_code(prot: i32) -> bool {
 /// The change of memory that is protected so. Without a key it keeps the one it has.
 fn protected_so(prot: i32, key: i32) -> impl Fn(&mut Attributes) {
     move |a| {
-        a.protection = prot;
+        a.protection = recorded(prot);
         if key != NO_KEY {
             a.pinned.keyed = key != 0;
         }
@@ -127,6 +127,10 @@ impl<K: Kernel> Pager<K> {
         (fd, offset): (i32, i64),
         filled: bool,
     ) -> Outcome<usize> {
+        if self.locks(prot, flags) {
+            // SAFETY: the caller answers for the system call.
+            return unsafe { self.map_to_lock(addr, len, prot, flags) };
+        }
         let ours = manageable(prot, flags);
         let prot = if ours { readable(prot) } else { prot };
         // SAFETY: the caller answers for the system call.
@@ -141,7 +145,7 @@ impl<K: Kernel> Pager<K> {
             return plain(flags);
         }
         // The kernel would fill it while the lock is held, and what is ours before it is registered, however little room
-        // there is. Locked memory it fills whatever the call says; whether so much may be locked is known by that call alone.
+        // there is.
         let unfilled = flags & !libc::MAP_POPULATE;
         // The keeper has not the file, which comes in the place of what it maps.
         let (of_keeper, prot_of_keeper) = match ours {
@@ -203,6 +207,39 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
+    /// Whether a call maps memory that is managed as if `mlock` had locked it. Not in the place of other memory: whether so
+    /// much may be locked is known when that is gone.
+    fn locks(&'static self, prot: i32, flags: i32) -> bool {
+        let locked = flags & (libc::MAP_LOCKED | libc::MAP_FIXED) == libc::MAP_LOCKED;
+        locked && manageable(prot, flags & !libc::MAP_LOCKED) && self.wanted() && !self.is_child()
+    }
+
+    /// Maps memory, and locks it then: once the program unlocks it, it may leave.
+    unsafe fn map_to_lock(
+        &'static self,
+        addr: usize,
+        len: usize,
+        prot: i32,
+        flags: i32,
+    ) -> Outcome<usize> {
+        // Locking fills it, whatever these say.
+        let other = flags & !(libc::MAP_LOCKED | libc::MAP_POPULATE | libc::MAP_NONBLOCK);
+        // SAFETY: the caller answers for the system call.
+        let start = unsafe { self.map(addr, len, prot, other, (-1, 0), true)? };
+        let lock = move || self.lock_unfilled(start, len);
+        if let Err(error) = self.kernel.on_own_stack(lock) {
+            // SAFETY: just mapped, and nobody knows of it yet.
+            let _ = unsafe { self.munmap(start, len) };
+            return Err(match error {
+                libc::EPERM => error,
+                _ => libc::EAGAIN,
+            });
+        }
+        // As there it is no error where that fails.
+        let _ = self.kernel.mlock(start, len, 0);
+        Ok(start)
+    }
+
     /// Touches all of it, page after page, as MAP_POPULATE does. As there it is no error where that fails. In small steps:
     /// while the kernel fills some, nobody can map or register memory. A keeper that starts does so a hundred times.
     fn fill(&'static self, start: usize, len: usize, advice: i32, ours: bool) {
@@ -258,10 +295,21 @@ impl<K: Kernel> Pager<K> {
         if replaces {
             state = self.before_drop(state, addr, over)?;
         }
+        // Memory with a userfaultfd of the program's own goes when a thread of the program has read that it does. That
+        // thread may need the lock.
+        let held = match fixed && !replaces {
+            true => {
+                drop(state);
+                None
+            }
+            false => Some(state),
+        };
         // SAFETY: the caller answers for the system call.
         let start =
             unsafe { self.kernel.mmap(addr, len, prot, flags, fd, offset) }.map_err(errno)?;
         let end = start + bytes;
+        // What became managed there meanwhile was replaced, as if it had been there before.
+        let mut state = held.unwrap_or_else(|| self.lock());
         self.vfork_calls.apply_unmanaged(&mut state);
         if state.ranges.overlaps(start, end) {
             // Replaced on purpose, or unmapped behind libc's back before.

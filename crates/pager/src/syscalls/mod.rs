@@ -9,6 +9,7 @@ pub mod madvise;
 pub mod mlock;
 pub mod mmap;
 pub mod mremap;
+pub mod mremap_carry;
 pub mod mremap_parts;
 pub mod mremap_pieces;
 pub mod pin;

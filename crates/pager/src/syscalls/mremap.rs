@@ -2,7 +2,7 @@
 //!
 //! The kernel takes the registration away from memory that it moves. So the place is marked first, to stay a mapping
 //! of its own (`registration::set_apart`), and the keeper registers it before the call returns. Staged pages are not
-//! where the program had them, and are copied to the new place.
+//! where the program had them, and are copied to the new place: see [`mremap_carry`](super::mremap_carry).
 //!
 //! One mapping of the kernel's may be several ranges here, as it knows nothing of pins and guards. A call that makes
 //! memory smaller is about as many mappings as the program likes. So what is known goes along range by range, and what
@@ -15,11 +15,12 @@
 
 #![allow(clippy::missing_safety_doc)] // Says "Requires:".
 
-use crate::map::page_map::{ADDRESSES, Page, PageNumber};
-use crate::map::ranges::{Attributes, Pinned, Range, Ranges};
+use crate::map::page_map::ADDRESSES;
+use crate::map::ranges::{Attributes, Pinned, Ranges};
 use crate::pager::{Pager, is_in_transit};
 use crate::process::base::Locked;
 use crate::process::outcome::{Outcome, RETRY, errno};
+use crate::process::state::State;
 use crate::process::vfork_calls::MemoryCall;
 use crate::syscalls::file_copy::refuses_remap;
 use crate::syscalls::mlock::ON_FAULT;
@@ -29,9 +30,6 @@ use ebb_engine::PAGE_SIZE;
 use ebb_sys::Errno;
 use ebb_sys::memory::page_up;
 use ebb_sys::paging::Kernel;
-use std::ops::ControlFlow::Break;
-
-const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// What comes behind the memory of `start..end` as it grows. The program has put no guard there. Where a part is not
 /// pinned the mapping is like any other, and the pins are of pages in it.
@@ -127,6 +125,7 @@ impl<K: Kernel> Pager<K> {
             if moved != Err(RETRY) || self.kernel.is_own_thread() {
                 return moved;
             }
+            self.bring_in_stuck(old, old.saturating_add(page_up(old_len)))?;
         }
     }
 
@@ -157,13 +156,16 @@ impl<K: Kernel> Pager<K> {
             Ok(readied) => readied,
             Err(error) => return (Err(error), None),
         };
-        if let Some(error) = refuses_remap(&state.ranges, source, bytes, flags) {
-            return (Err(error), None);
+        if !is_managed && !state.ranges.overlaps(target.0, target.1) {
+            drop(state);
+            return (
+                self.remap_others(source, bytes, flags, || call(old_len)),
+                None,
+            );
         }
         let moves = bytes > old_len || flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
-        if moves && let Err(e) = self.set_pieces_apart(&state.ranges, source) {
-            self.join_pieces_again(&state.ranges, source);
-            return (Err(errno(e)), None);
+        if moves && let Err(error) = self.ready_to_move(&state, source, bytes, flags) {
+            return (Err(error), None);
         }
         let (moved, begun) = match (call(old_len), of_one_mapping(&state.ranges, source)) {
             (Err(Errno(libc::EFAULT)), Some(like)) => {
@@ -183,12 +185,9 @@ impl<K: Kernel> Pager<K> {
                     self.forget_gone(&mut state, (old + bytes, source.1));
                 }
                 let tried = error == Errno(libc::ENOMEM) && flags & libc::MREMAP_MAYMOVE != 0;
-                if !(is_managed && (begun || tried)) {
-                    return (Err(errno(error)), None);
-                }
-                self.came_back(&mut state, old, old_len);
-                let first = state.ranges.next(source.0, source.1);
-                return (Err(errno(error)), first.map(|range| range.start));
+                let came_back = is_managed && (begun || tried);
+                let first = came_back.then(|| self.came_back(&mut state, old, old_len));
+                return (Err(errno(error)), first.flatten());
             }
         };
         let Ok(mut state) = self.landed(state, source, (new, new + bytes), flags) else {
@@ -200,6 +199,22 @@ impl<K: Kernel> Pager<K> {
         self.vfork_calls.apply_unmanaged(&mut state);
         let unregistered = self.settle_in(&mut state, (old, old_len), (new, bytes), flags);
         (Ok(new), unregistered)
+    }
+
+    /// A call about memory that is not managed, made without the lock. Where the program has a userfaultfd of its own for
+    /// it, the call lasts until a thread of the program has read of it, and that thread may need the lock.
+    ///
+    /// Memory that comes to be managed there meanwhile is that of a program whose threads do not agree.
+    fn remap_others(
+        &'static self,
+        source: (usize, usize),
+        bytes: usize,
+        flags: i32,
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Outcome<usize> {
+        let new = call().map_err(errno)?;
+        self.landed(self.lock(), source, (new, new + bytes), flags)
+            .map(|_| new)
     }
 
     /// A call about addresses that the page map does not have. Mostly the kernel has none, either: it refuses, and
@@ -265,6 +280,27 @@ impl<K: Kernel> Pager<K> {
             }
         }
         Ok((state, is_managed))
+    }
+
+    /// Sets memory apart that is about to be moved.
+    ///
+    /// # Errors
+    /// Those of a copy of a file ([`refuses_remap`]). ENOMEM, or [`RETRY`] as [`refuses_carry`](Self::refuses_carry) has it: nothing may be moved.
+    fn ready_to_move(
+        &self,
+        state: &State,
+        source: (usize, usize),
+        bytes: usize,
+        flags: i32,
+    ) -> Outcome<()> {
+        let refused = refuses_remap(&state.ranges, source, bytes, flags);
+        if let Some(error) = refused.or_else(|| self.refuses_carry(state, source)) {
+            return Err(error);
+        }
+        self.set_pieces_apart(&state.ranges, source).map_err(|e| {
+            self.join_pieces_again(&state.ranges, source);
+            errno(e)
+        })
     }
 
     /// Forgets what was known where the memory of `source` is now and was not before: the call replaced it, or the
@@ -349,7 +385,8 @@ impl<K: Kernel> Pager<K> {
 
     /// The call failed, and pages were moved and came back, by us or by the kernel. They lost their protection on
     /// the way, perhaps their registration too. So none keeps a clean copy, and the keeper looks at all of them.
-    fn came_back(&'static self, state: &mut Locked, old: usize, old_len: usize) {
+    /// Where the first of it begins.
+    fn came_back(&'static self, state: &mut Locked, old: usize, old_len: usize) -> Option<usize> {
         if let Some(process) = self.process() {
             state
                 .pages
@@ -357,6 +394,8 @@ impl<K: Kernel> Pager<K> {
         }
         let lost = |a: &mut Attributes| a.registered = false;
         state.ranges.change(old, old + old_len, lost);
+        let first = state.ranges.next(old, old + old_len);
+        first.map(|range| range.start)
     }
 
     /// The memory of `old..`, and all that was known of it, is at its new place from now on. Where the first part of it
@@ -399,6 +438,10 @@ impl<K: Kernel> Pager<K> {
         if let Some(grown) = grown {
             state.ranges.insert(new + kept, new + bytes, grown);
         }
+        if flags & libc::MREMAP_DONTUNMAP != 0 {
+            // What stays is locked no more.
+            self.change(state, old, old + old_len, |a| a.locked = false);
+        }
         let gone = match new == old {
             true => old + kept,
             false if flags & libc::MREMAP_DONTUNMAP != 0 => old + old_len,
@@ -408,52 +451,5 @@ impl<K: Kernel> Pager<K> {
             self.forget(state, gone, old + old_len);
         }
         first
-    }
-
-    /// The pages of a range are at `to..` now, and so is what is known of them.
-    fn carry(&'static self, state: &mut Locked, piece: Range, to: usize) {
-        let (old, new, len) = (piece.start, to, piece.end - piece.start);
-        let protection = piece.attributes.protection;
-        let (mut at, end) = (PageNumber::of(old), PageNumber::of(old + len));
-        let swap = self.process().map(|p| p.swap);
-        let mut opened = false;
-        loop {
-            let mut next = None;
-            state.pages.map().each(at, end, |number, page| {
-                next = Some((number, page));
-                Break(())
-            });
-            let Some((number, page)) = next else { break };
-            at = number.plus(1);
-            let to = PageNumber::of(new + (number.address() - old));
-            if matches!(page, Page::Staged(_)) {
-                // Nobody knows of the new place yet, but for who named it.
-                opened = opened || protection != PLAIN && self.protect_moved(new, len, PLAIN);
-                let from = state.pages.frame_address(number) as *const ebb_engine::PageBytes;
-                // SAFETY: the frame is present. The new place is mapped, may be written, is registered
-                // nowhere yet and known to nobody but this call.
-                unsafe { self.kernel.write_memory(to.address(), &*from) };
-            }
-            if let Some(entry) = state.pages.carry(number, to) {
-                let swap = swap.expect("a process that pages has a swap space");
-                swap.free(self.cpu(), entry, 1);
-            }
-        }
-        if opened {
-            self.protect_moved(new, len, protection);
-        }
-    }
-
-    /// Protects memory that has just been moved; true, as nothing else can be done.
-    fn protect_moved(&'static self, start: usize, len: usize, protection: i32) -> bool {
-        // SAFETY: the program's memory, which it does not use before the call that moves it returns.
-        if let Err(error) = unsafe { self.kernel.mprotect(start, len, protection) }
-            && let Some(process) = self.process()
-        {
-            process.fail(&format!(
-                "memory that was moved to {start:#x} cannot be protected: {error}"
-            ));
-        }
-        true
     }
 }

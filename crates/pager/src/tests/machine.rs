@@ -119,19 +119,14 @@ impl Machine {
 
     /// Serves all faults that wait.
     pub fn serve(&mut self) {
-        let mut buffer = [Fault::default(); BATCH];
-        while let Ok(faults) = self.kernel.read_faults(&mut buffer)
-            && !faults.is_empty()
-        {
-            let now = self.process.now();
-            self.process.pressure.begin(faults.len(), now);
-            for &fault in faults {
-                let pending = PendingFault::alone(fault, now);
-                self.process.serve_until_done(&mut self.worker, pending);
-            }
-            self.process.serve_deferred(&mut self.worker);
-            self.process.serve_again(&mut self.worker);
-        }
+        serve(self.process, &mut self.worker);
+    }
+
+    /// From now on calls that populate memory are served while they wait.
+    pub fn serve_calls(&self) {
+        let (process, kernel) = (self.process, self.kernel);
+        let service = Box::new(|| serve(process, &mut Worker::new(kernel)));
+        let _ = kernel.threads.while_faulting.set(service);
     }
 
     /// A thread touches a byte until it has it.
@@ -337,5 +332,22 @@ impl Machine {
     pub fn brk_set(&mut self, at: usize) -> Outcome<usize> {
         // SAFETY: as above.
         self.call(|pager| unsafe { pager.brk_set(at) })
+    }
+}
+
+/// Serves all faults that wait.
+fn serve(process: &'static FaultService<MemoryKernel>, worker: &mut Worker) {
+    let mut buffer = [Fault::default(); BATCH];
+    while let Ok(faults) = process.kernel.read_faults(&mut buffer)
+        && !faults.is_empty()
+    {
+        let now = process.now();
+        process.pressure.begin(faults.len(), now);
+        for &fault in faults {
+            let pending = PendingFault::alone(fault, now);
+            process.serve_until_done(worker, pending);
+        }
+        process.serve_deferred(worker);
+        process.serve_again(worker);
     }
 }

@@ -12,6 +12,7 @@ mod fault;
 mod fork;
 mod keeper;
 pub mod machine;
+mod moves;
 mod pin;
 mod refused;
 mod syscalls;

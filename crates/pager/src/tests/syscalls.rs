@@ -187,6 +187,44 @@ fn locked_memory_stays_until_it_is_unlocked() {
     machine.check();
 }
 
+/// Whatever locked it, it is managed, and may leave once it is unlocked.
+#[test]
+fn memory_that_is_mapped_locked_stays_until_it_is_unlocked() {
+    let mut machine = Machine::new(1024);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_LOCKED;
+    let start = machine.mmap(0, UNIT * PAGE, PLAIN, flags, -1, 0).unwrap();
+    for i in 0..UNIT {
+        machine.write(start + i * PAGE, 1);
+    }
+    let locked = |tables: &mut PageTables| tables.all(start, UNIT * PAGE, |m| m.locked);
+    assert!(machine.kernel.tables(locked));
+    machine.reclaim(64);
+    assert_eq!(machine.present(start, UNIT), UNIT);
+    machine.munlock(start, UNIT * PAGE).unwrap();
+    machine.evict(start);
+    machine.read_all();
+    machine.check();
+}
+
+/// The kernel unlocks the memory that MREMAP_DONTUNMAP leaves behind.
+#[test]
+fn memory_that_stays_behind_is_locked_no_more() {
+    let mut machine = Machine::new(1024);
+    let (old, len) = (machine.map(UNIT), UNIT * PAGE);
+    machine.mlock(old, len, 0).unwrap();
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+    let new = machine.mremap(old, len, len, how, 0).unwrap();
+    assert_ne!(new, old);
+    let locked = [old, new].map(|at| attributes(&machine, at).map(|a| a.locked));
+    assert_eq!(locked, [Some(false), Some(true)]);
+    for i in 0..UNIT {
+        machine.write(old + i * PAGE, 1);
+    }
+    machine.evict(old);
+    machine.read_all();
+    machine.check();
+}
+
 /// A unit of written memory that may only be read from now on.
 fn read_only(machine: &mut Machine) -> usize {
     let start = machine.map(UNIT);
