@@ -899,12 +899,12 @@ fn idle_processes_take_next_to_no_processor_time() {
 }
 
 /// A shell waits for a program that pages and does nothing. The budget is full, and growth of the shell would pass it: the
-/// supervisor looked 400 times a second, for 36,000 µs.
+/// supervisor looked 400 times a second, which took 36,000 µs. Turns are counted: what one takes is the machine's.
 #[test]
-fn a_quiet_tree_takes_its_supervisor_little_processor_time() {
+fn a_quiet_tree_takes_its_supervisor_few_turns() {
     const SPAN: Duration = Duration::from_secs(3);
-    /// Microseconds a second.
-    const MOST: u128 = 15_000;
+    /// Turns a second.
+    const MOST: u64 = 200;
     if cannot_page() {
         return;
     }
@@ -923,13 +923,13 @@ fn a_quiet_tree_takes_its_supervisor_little_processor_time() {
         std::thread::sleep(Duration::from_millis(20));
     }
     std::thread::sleep(Duration::from_secs(1));
-    let before = processor_time(run.id());
+    let before = times_waited(run.id());
     std::thread::sleep(SPAN);
-    let took = (processor_time(run.id()) - before).as_micros() / u128::from(SPAN.as_secs());
+    let turns = (times_waited(run.id()) - before) / SPAN.as_secs();
     fs::write(file.path(), "..").unwrap();
     assert!(run.wait().unwrap().success());
-    println!("{took} µs a second of the supervisor");
-    assert!(took < MOST, "{took} µs a second");
+    println!("{turns} turns a second of the supervisor");
+    assert!(turns < MOST, "{turns} turns a second");
 }
 
 /// What a thread takes that wakes once a second, and reads what a helper reads then.
