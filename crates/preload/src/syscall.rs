@@ -20,7 +20,7 @@ use crate::process::{exec, fork};
 /// libc declares it variadic and reads six arguments in any case; the calling convention passes them as if they were
 /// declared.
 ///
-/// It has no frame where a child goes on beside its caller: that returns to the address on top of its stack, or
+/// It has no frame where a child goes on beside its caller. The child returns to the address on top of its stack, or
 /// must not find its return overwritten.
 ///
 /// # Safety

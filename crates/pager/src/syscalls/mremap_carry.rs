@@ -1,4 +1,4 @@
-//! What `mremap` takes along of memory that it moves: the pages that are not there, and what is known of all.
+//! Pages that are not there when `mremap` moves their memory, and what is known of all: both are taken along.
 //!
 //! Staged pages are written to the new place. Memory that may not be written is opened for that, and protected again.
 //! Not every process may do so: after PR_SET_MDWE, or under a filter, memory that was written never becomes code. So

@@ -70,8 +70,8 @@ impl<K: Kernel> Pager<K> {
         self.vfork_calls.is_child(&self.kernel)
     }
 
-    /// A child that shares this memory, and lives beside this process, is about to be made: it has its memory calls
-    /// made by a keeper, which it cannot start, as that would end with it. So this process has one, however small it is.
+    /// A child that shares this memory, and lives beside this process, is about to be made. A keeper makes its memory
+    /// calls. The child cannot start one, which would end with it. So this process has a keeper, however small it is.
     pub fn prepare_sharing(&'static self) {
         if !self.wanted() || self.is_child() {
             return;

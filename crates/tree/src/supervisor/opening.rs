@@ -43,7 +43,7 @@ pub(super) struct Opening {
     work: Work,
 }
 
-/// What a thread of its own does.
+/// The thread that opens it.
 struct Work {
     thread: JoinHandle<Result<TreeDevice, String>>,
     /// Flag: nobody waits for it.
