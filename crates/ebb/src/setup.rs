@@ -220,14 +220,9 @@ fn devices(specs: Vec<SwapSpec>) -> Result<(Vec<SetupDevice>, Vec<PendingHeader>
     let look = SearchTime::Unlimited(&report_search);
     let (mut devices, mut pending_header) = (Vec::new(), Vec::new());
     for spec in &specs {
-        let named = FileIdentity::named(spec);
-        let is_own = |device: &&SetupDevice| FileIdentity::of(&device.fd) == named;
-        if named.is_some()
-            && let Some(own) = devices.iter().find(is_own)
-        {
-            let path = own.name.clone();
-            return Err(OpenError::Own { path }.into());
-        }
+        let own = devices.iter();
+        let own = own.map(|d: &SetupDevice| (FileIdentity::of(&d.fd), d.name.as_str()));
+        FileIdentity::refuse(spec, own)?;
         if let Some((device, mark)) = handed_over(spec, &look, PATIENCE)? {
             devices.push(device);
             pending_header.extend(mark);

@@ -88,29 +88,22 @@ pub unsafe extern "C" fn syscall(
 
 /// Whether a call makes a child that uses this memory or another stack; whose memory is so used is prepared for that.
 extern "C" fn goes_on_beside(number: c_long, a: c_long, b: c_long, _: c_long, d: c_long) -> bool {
-    let (flags, clear) = match number {
-        libc::SYS_clone => (a, d),
+    let (flags, stack, child_tid) = match number {
+        libc::SYS_clone => (a, b, d),
         libc::SYS_clone3 => match words_of_clone3(a, b) {
             // The kernel says so.
             None => return false,
-            Some([flags, _, clear, ..]) => (flags, clear),
+            Some([flags, _, child_tid, _, _, stack, ..]) => (flags, stack, child_tid),
         },
         _ => return true,
     };
-    if copies_memory(number, a, b) {
-        return false;
+    let beside = !copies(flags, stack);
+    if beside {
+        // The flags are in the lower half.
+        fork::prepare_sharing(flags as c_int, child_tid as usize);
     }
-    fork::prepare_sharing(flags);
-    if flags & (CLONE_VM | CLEARS) == CLONE_VM | CLEARS {
-        // Written when the thread ends, when nobody serves faults of its.
-        // SAFETY: names the range only.
-        keeping_errno(|| unsafe { hooks::exclude(clear as usize, size_of::<c_int>()) });
-    }
-    true
+    beside
 }
-
-const CLONE_VM: c_long = libc::CLONE_VM as c_long;
-const CLEARS: c_long = libc::CLONE_CHILD_CLEARTID as c_long;
 
 /// Every other call.
 ///
@@ -249,10 +242,14 @@ fn words_of_clone3(at: c_long, len: c_long) -> Option<[c_long; 8]> {
     Some(words.map(c_long::from_ne_bytes))
 }
 
-/// Whether it makes a process with a copy of this one's memory, which returns here as the caller
-/// does. (On another stack it could not return from our functions.)
+/// Whether a call with these makes a process with a copy of this one's memory, which returns here as the caller does. On
+/// another stack it could not return from our functions.
+fn copies(flags: c_long, stack: c_long) -> bool {
+    flags & libc::CLONE_VM as c_long == 0 && stack == 0
+}
+
+/// The same of a call by its number.
 fn copies_memory(number: c_long, a: c_long, b: c_long) -> bool {
-    let copies = |flags: c_long, stack: c_long| flags & CLONE_VM == 0 && stack == 0;
     match number {
         libc::SYS_fork => true,
         libc::SYS_clone => copies(a, b),

@@ -6,8 +6,8 @@
 //!
 //! 1. The child takes a [`CallSlot`] of static memory, writes its call there, says so, and waits. The kernel
 //!    takes the slot back if it dies (`ebb_sys::robust`).
-//! 2. The keeper makes the call as any thread would, but never waits for a transit: then it is tried again at its
-//!    next turn ([`RETRY`]), and goes on where it was. Memory that was mapped or moved is registered before the answer.
+//! 2. The keeper makes the call as any thread would, but never waits for a transit. Then the call goes on where it was at
+//!    the keeper's next turn ([`RETRY`]). Memory that was mapped or moved is registered before the answer.
 //! 3. The child takes the answer. If it is dead, nobody does, and the call was made: as whole as it would
 //!    be without us.
 //!
@@ -18,8 +18,8 @@
 //! anywhere but in memory: the ranges alone could be wrong. The child makes its calls itself. Memory that it maps is
 //! not managed. Before it changes managed memory it *notes* the addresses: they are managed no more, as soon as a range
 //! is added or the process begins to page. It notes first and looks then whether paging has begun, which is said first
-//! and the notes read then: one of the two sees the other. Where all notes are taken, one grows to hold the new addresses, and what lies between:
-//! that is managed no more, either. Where none is near enough, nothing is.
+//! and the notes read then: one of the two sees the other. Where all notes are taken, one grows to hold the new addresses
+//! too. Memory between is managed no more, either. Where none is near enough, nothing is.
 //!
 //! The process of a thread is asked of the kernel, and compared with a word in a page that forked children have empty
 //! (MADV_WIPEONFORK). So a child with a copy of the memory, made in whatever way, is not taken for one that shares

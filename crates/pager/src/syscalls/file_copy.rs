@@ -189,8 +189,8 @@ impl<K: Kernel> Pager<K> {
     /// The program advises that the content of a copy be dropped, and nothing of it is in transit.
     ///
     /// # Errors
-    /// EINVAL: the kernel advises no such thing for mappings of files (guards before 6.15), or locked ones. Or the pager does not know how the
-    /// memory is protected. ENOMEM: there is no room for one more mapping.
+    /// EINVAL: the kernel advises no such thing for mappings of files (guards before 6.15), or locked ones. Or the pager does
+    /// not know how the memory is protected. ENOMEM: there is no room for one more mapping.
     pub(crate) fn drop_copy(
         &'static self,
         state: &mut Locked,

@@ -285,7 +285,8 @@ impl<K: Kernel> Pager<K> {
     /// Sets memory apart that is about to be moved.
     ///
     /// # Errors
-    /// Those of a copy of a file ([`refuses_remap`]). ENOMEM, or [`RETRY`] as [`refuses_carry`](Self::refuses_carry) has it: nothing may be moved.
+    /// Those of a copy of a file ([`refuses_remap`]). ENOMEM, or [`RETRY`] as [`refuses_carry`](Self::refuses_carry) has it:
+    /// nothing may be moved.
     fn ready_to_move(
         &self,
         state: &State,

@@ -171,6 +171,15 @@ fn a_fault_from_before_memory_moved_there_waits_for_its_registration() {
     machine.check();
 }
 
+fn stays_until_it_is_unlocked(mut machine: Machine, start: usize) {
+    machine.reclaim(64);
+    assert_eq!(machine.present(start, UNIT), UNIT);
+    machine.munlock(start, UNIT * PAGE).unwrap();
+    machine.evict(start);
+    machine.read_all();
+    machine.check();
+}
+
 #[test]
 fn locked_memory_stays_until_it_is_unlocked() {
     let mut machine = Machine::new(1024);
@@ -179,12 +188,7 @@ fn locked_memory_stays_until_it_is_unlocked() {
         machine.write(start + i * PAGE, 1);
     }
     machine.mlock(start, UNIT * PAGE, 0).unwrap();
-    machine.reclaim(64);
-    assert_eq!(machine.present(start, UNIT), UNIT);
-    machine.munlock(start, UNIT * PAGE).unwrap();
-    machine.evict(start);
-    machine.read_all();
-    machine.check();
+    stays_until_it_is_unlocked(machine, start);
 }
 
 /// Whatever locked it, it is managed, and may leave once it is unlocked.
@@ -198,12 +202,7 @@ fn memory_that_is_mapped_locked_stays_until_it_is_unlocked() {
     }
     let locked = |tables: &mut PageTables| tables.all(start, UNIT * PAGE, |m| m.locked);
     assert!(machine.kernel.tables(locked));
-    machine.reclaim(64);
-    assert_eq!(machine.present(start, UNIT), UNIT);
-    machine.munlock(start, UNIT * PAGE).unwrap();
-    machine.evict(start);
-    machine.read_all();
-    machine.check();
+    stays_until_it_is_unlocked(machine, start);
 }
 
 /// The kernel unlocks the memory that MREMAP_DONTUNMAP leaves behind.

@@ -23,8 +23,7 @@ use ebb_sys::{loader, memory, raw};
 use crate::process::exec_policy::check;
 use crate::process::exec_target::{self, Search, Target};
 use crate::symbols::dlsym_next::DlsymNext;
-use crate::symbols::errno::libc_result;
-use crate::symbols::errno::not_there;
+use crate::symbols::errno::{libc_result, not_there};
 
 type Strings = *const *const c_char;
 type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;

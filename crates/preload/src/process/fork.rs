@@ -542,14 +542,23 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     }
 }
 
-/// A call with these flags is about to be made that copies no memory.
-pub fn prepare_sharing(flags: c_long) {
-    const SHARES: c_long = libc::CLONE_VM as c_long;
+/// A call with these flags is about to be made that copies no memory, and the word at `child_tid` is the child's.
+pub fn prepare_sharing(flags: c_int, child_tid: usize) {
     /// A thread, or a child whose exec is waited for: it maps little.
-    const OTHER: c_long = (libc::CLONE_THREAD | libc::CLONE_VFORK) as c_long;
-    if flags & (SHARES | OTHER) == SHARES {
-        keeping_errno(hooks::prepare_sharing);
+    const OTHER: c_int = libc::CLONE_THREAD | libc::CLONE_VFORK;
+    if flags & libc::CLONE_VM == 0 {
+        return;
     }
+    keeping_errno(|| {
+        if flags & OTHER == 0 {
+            hooks::prepare_sharing();
+        }
+        if flags & libc::CLONE_CHILD_CLEARTID != 0 {
+            // Written when the thread ends, when nobody serves faults of its.
+            // SAFETY: names the range only.
+            unsafe { hooks::exclude(child_tid, size_of::<u32>()) };
+        }
+    });
 }
 
 /// # Safety
@@ -570,12 +579,7 @@ pub unsafe extern "C" fn clone(
     // SAFETY: the caller's call as it stands, here and below.
     let call = || unsafe { next(entry, stack, flags, arg, parent_tid, tls, child_tid) };
     if flags & libc::CLONE_VM != 0 {
-        prepare_sharing(flags.into());
-        if flags & libc::CLONE_CHILD_CLEARTID != 0 {
-            // Written when the thread ends, when nobody serves faults of its.
-            // SAFETY: names the range only.
-            unsafe { hooks::exclude(child_tid as usize, size_of::<u32>()) };
-        }
+        prepare_sharing(flags, child_tid as usize);
         return call();
     }
     let signals = Blocked::all();

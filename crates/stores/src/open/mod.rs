@@ -66,7 +66,24 @@ pub enum FileIdentity {
 }
 
 impl FileIdentity {
-    /// What `spec` names; none if nothing is there, or it names nothing.
+    /// Refuses what `spec` names if it is one of our `own`, each with the path it was given by.
+    ///
+    /// # Errors
+    /// [`OpenError::Own`].
+    pub fn refuse<'a>(
+        spec: &SwapSpec,
+        mut own: impl Iterator<Item = (Option<Self>, &'a str)>,
+    ) -> Result<(), OpenError> {
+        let Some(named) = Self::named(spec) else {
+            return Ok(());
+        };
+        match own.find(|(identity, _)| *identity == Some(named)) {
+            Some((_, path)) => Err(OpenError::Own { path: path.into() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The identity of what `spec` names; none if nothing is there, or it names nothing.
     pub fn named(spec: &SwapSpec) -> Option<Self> {
         let SwapSpec::At(place) = spec else {
             return None;
@@ -78,7 +95,7 @@ impl FileIdentity {
         })
     }
 
-    /// What is open here.
+    /// That of an open file.
     pub fn of(opened: &OwnedFd) -> Option<Self> {
         let opened = rustix::fs::fstat(opened).ok()?;
         Some(match FileType::from_raw_mode(opened.st_mode) {

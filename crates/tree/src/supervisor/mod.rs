@@ -1,6 +1,7 @@
 //! The supervisor: `ebb run` while the tree lives.
 //!
-//! One thread but for devices that are being opened, one epoll, and a tick whose pace follows how soon the budget could be used up:
+//! One thread but for devices that are being opened, one epoll, and a tick whose pace follows how soon the budget could
+//! be used up:
 //! ```text
 //! events   new connections                                             (admission, refusal)
 //!          messages, ends of connections, deaths                       (members)

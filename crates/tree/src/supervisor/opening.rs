@@ -15,7 +15,7 @@ use super::devices::TreeDevice;
 use super::{SetupDevice, Supervisor};
 use crate::protocol::Reply;
 use crate::{MAX_DEVICES, SetupError};
-use ebb_stores::{FileIdentity, OpenError, PendingHeader, SwapSpec};
+use ebb_stores::{FileIdentity, PendingHeader, SwapSpec};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -65,7 +65,7 @@ impl Work {
     fn begin(
         open: Opener,
         spec: SwapSpec,
-        own: Vec<(FileIdentity, String)>,
+        own: Vec<(Option<FileIdentity>, String)>,
     ) -> Result<Self, String> {
         let is_given_up = Arc::new(AtomicBool::new(false));
         let seen = is_given_up.clone();
@@ -84,15 +84,13 @@ impl Work {
 fn open_marked(
     open: Opener,
     spec: &SwapSpec,
-    own: &[(FileIdentity, String)],
+    own: &[(Option<FileIdentity>, String)],
     is_given_up: &AtomicBool,
 ) -> Result<TreeDevice, String> {
-    if let Some(named) = FileIdentity::named(spec)
-        && let Some((_, path)) = own.iter().find(|(identity, _)| *identity == named)
-    {
-        let path = path.clone();
-        return Err(OpenError::Own { path }.to_string());
-    }
+    let own = own
+        .iter()
+        .map(|(identity, path)| (*identity, path.as_str()));
+    FileIdentity::refuse(spec, own).map_err(|e| e.to_string())?;
     let (device, pending_header) = open(spec)?;
     let device = TreeDevice::new(device).map_err(|e| e.to_string())?;
     let check_wanted = || match is_given_up.load(SeqCst) {
@@ -135,7 +133,7 @@ impl Supervisor {
         let open = self.open.ok_or("this tree takes no devices")?;
         let parsed = spec.parse().map_err(|e| format!("swap {spec}: {e}"))?;
         let rows = self.rows.iter().flatten();
-        let own = rows.filter_map(|row| Some((row.identity?, row.name.clone())));
+        let own = rows.map(|row| (row.identity, row.name.clone()));
         Work::begin(open, parsed, own.collect())
     }
 
