@@ -221,7 +221,7 @@ fn the_data_of_a_lost_device_is_lost_and_nothing_else() {
         assert!((1..8192).contains(&lost), "{faults}: {said}");
         assert!(said.contains("gets SIGBUS"), "{faults}: {said}");
         managed.assert_struck(&["checksum_error"], faults);
-        // A page that was read ahead is told of whether it is touched or not.
+        // A page that comes along and cannot be read is told of once it is touched itself.
         assert!(managed.counter("poisoned") >= lost, "{}", managed.stats);
     }
 }

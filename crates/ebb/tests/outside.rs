@@ -48,6 +48,14 @@ fn a_program_with_one_thread_is_alone() {
     }
 }
 
+/// Collectors of garbage (libgc: Guile, Nix, w3m) look for pointers in the data of all libraries.
+#[test]
+fn a_collector_reads_the_data_of_all_libraries() {
+    if !cannot_page() {
+        same(&outside("data"), "data");
+    }
+}
+
 /// What the program is called in a user namespace of its own says nothing of who it is outside, where its helper is.
 #[test]
 fn a_helper_follows_a_program_into_numbers_of_another_namespace() {

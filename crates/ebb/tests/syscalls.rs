@@ -714,6 +714,7 @@ fn memory_that_is_to_be_filled_at_once() {
     run(&["locked"], 64 * MIB);
     let managed = run(&["stack", "256"], 64 * MIB);
     managed.assert_close_to_budget(0, "a stack");
+    run(&["guarded", "256"], 64 * MIB);
 }
 
 /// Memory that is not paged comes in the place of other memory by a call under a lock that service needs. It is filled

@@ -965,7 +965,7 @@ impl<T: Threads> Kernel for MemoryKernel<T> {
         ebb_sys::memory::prefetch(bytes);
     }
     fn give_heap_back(&self) {}
-    unsafe fn write_memory(&self, to: usize, from: &[u8]) {
+    unsafe fn write_memory(&self, to: usize, from: &[u8], _keyed: bool) {
         let mut tables = self.called(Call::WriteMemory, to, from.len());
         for (at, part) in pages_of(to, from.len()).zip(from.chunks(PAGE)) {
             let mapping = tables.mappings[at];

@@ -348,11 +348,11 @@ pub trait Kernel: Sync + Sized + 'static {
     /// The same of the calling task's stack.
     fn give_stack_back(&self) {}
     /// Writes to memory of the program that is mapped and may be written. It is not registered, or the caller is a thread
-    /// of the program that holds no lock.
+    /// of the program that holds no lock. `keyed`: it has a protection key, which may keep the caller from it.
     ///
     /// # Safety
     /// Nobody else uses it.
-    unsafe fn write_memory(&self, to: usize, from: &[u8]);
+    unsafe fn write_memory(&self, to: usize, from: &[u8], keyed: bool);
 
     // Measures.
 

@@ -3,6 +3,7 @@
  *   filled locked         locked, and larger in place
  *   filled at_once MIB    mapped, a third first and the rest then, and filled as fast as can be with huge pages
  *   filled stack MIB      given to a thread as its stack, which uses little of it; as much is filled elsewhere
+ *   filled guarded MIB    the same with a small stack, the lowest page of which nobody may touch
  *   filled over MIB       mapped over other memory with MAP_POPULATE: files, shared memory, what is not paged
  *   filled over MIB apart the same, where the system refuses to map over other memory and to fill it in one call
  * Prints what is there, which is the same wherever it runs. */
@@ -12,6 +13,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +71,38 @@ static void *thread(void *arg)
 		sum += ((volatile char *)mine)[i];
 	*(size_t *)arg = sum;
 	return NULL;
+}
+
+/* Which of the pages below its frames are there. */
+static void *look(void *arg)
+{
+	char here;
+	char *below = (char *)((uintptr_t)&here & -PAGE) - 16 * PAGE;
+	unsigned char there[16];
+	size_t count = 0;
+	must(mincore(below, sizeof there * PAGE, there) == 0, "mincore");
+	for (size_t i = 0; i < sizeof there; i++)
+		count += there[i] & 1;
+	*(size_t *)arg = count;
+	return NULL;
+}
+
+/* A thread on a stack of which all was used before, and is out. */
+static void guarded(size_t pages)
+{
+	pthread_attr_t attributes;
+	pthread_t id;
+	size_t count = 0, stack = 32;
+	char *p = memory(stack * PAGE, 0), *other = memory(pages * PAGE, 0);
+	number(p, 0, stack);
+	must(mprotect(p, PAGE, PROT_NONE) == 0, "mprotect");
+	number(other, 0, pages);
+	must(pthread_attr_init(&attributes) == 0, "attr");
+	must(pthread_attr_setstack(&attributes, p, stack * PAGE) == 0, "setstack");
+	must(pthread_create(&id, &attributes, look, &count) == 0, "pthread_create");
+	must(pthread_join(id, NULL) == 0, "join");
+	printf("below the thread's frames: %zu there\n", count);
+	check("elsewhere", other, 0, pages);
 }
 
 /* An mmap with MAP_FIXED and MAP_POPULATE is refused from now on. */
@@ -150,6 +184,8 @@ int main(int argc, char **argv)
 		if (argc > 3)
 			refuse();
 		each_over(p, pages);
+	} else if (!strcmp(argv[1], "guarded")) {
+		guarded(pages);
 	} else if (!strcmp(argv[1], "at_once")) {
 		size_t first = pages / 3;
 		char *p = memory(first * PAGE, 0);

@@ -4,6 +4,7 @@
  *   alone     counts its threads and children, and makes a user namespace.
  *   numbers   is user 5 of group 7 in a user namespace of its own, and changes to what it is. On stderr it says who
  *             its helper is there.
+ *   data      reads the data of all libraries, as collectors of garbage do that look for pointers in it.
  *   filter    sets a seccomp filter for all of its threads, which forbids the calls of service.
  *   written   writes memory that is out to /dev/null, a page at a time.
  *   waits     writes the address of a variable that is out, for observers, until it is told to stop
@@ -14,6 +15,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <link.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -187,6 +189,28 @@ static int waits(const char *places, const char *stop)
 	return 0;
 }
 
+static int read_data(struct dl_phdr_info *module, size_t size, void *sum)
+{
+	(void)size;
+	for (int i = 0; i < module->dlpi_phnum; i++) {
+		const ElfW(Phdr) *part = &module->dlpi_phdr[i];
+		volatile const char *at = (const char *)(module->dlpi_addr + part->p_vaddr);
+		if (part->p_type != PT_LOAD || !(part->p_flags & PF_W))
+			continue;
+		for (size_t j = 0; j < part->p_memsz; j += 8)
+			*(size_t *)sum += at[j];
+	}
+	return 0;
+}
+
+static int read_all_data(void)
+{
+	size_t sum = 0;
+	dl_iterate_phdr(read_data, &sum);
+	printf("read\n%zu wrong\n", wrong());
+	return sum == 1;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 3)
@@ -201,6 +225,8 @@ int main(int argc, char **argv)
 	switch (argv[2][0]) {
 	case 'a':
 		return alone();
+	case 'd':
+		return read_all_data();
 	case 'n':
 		return numbers();
 	case 'f':

@@ -43,6 +43,9 @@ const STEP: usize = 64;
 const MAX_FAILED_STEPS: u32 = 16;
 /// How long after an attempt that failed the tree is asked for its devices again.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// After so long a question, or its answer, was lost: where a system is short of memory, packets may be. An answer that comes later is
+/// passed over.
+const LOST: Duration = Duration::from_secs(5);
 /// How soon the tree answers, mostly: as long it is looked for an answer at once.
 const ANSWERS: Duration = Duration::from_millis(20);
 /// How often the tree is told what is on the devices.
@@ -428,7 +431,13 @@ impl DeviceSet {
     /// Acts upon a change of the devices: asks for those that are new, or takes the answer in.
     fn follow(&self, inner: &mut Inner, member: &Member, changed: bool, now: &impl Fn() -> Time) {
         let changes = member.device_changes();
-        let again = now().saturating_sub(inner.tried) > TRY_AGAIN;
+        let since = now().saturating_sub(inner.tried);
+        if since > LOST
+            && let Some(question) = inner.question.take()
+        {
+            member.give_up(question);
+        }
+        let again = since > TRY_AGAIN;
         if inner.question.is_none() && inner.seen != Some(changes) && (changed || again) {
             inner.tried = now();
             let asked = self.ask(inner, member, changes);

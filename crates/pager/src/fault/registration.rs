@@ -223,10 +223,15 @@ impl<K: Kernel> FaultService<K> {
             let _ = self.kernel.unregister(start, len);
             match range.attributes.shadow {
                 None => self.let_go(state, &range),
-                // It stays ours, and all of it stays there: to be registered anew, without its protection.
-                Some(_) => state.ranges.change(start, range.end, |a| {
-                    (a.registered, a.released) = (false, false)
-                }),
+                // It stays ours, and all of it stays there: to be registered anew, without its protection, which clean
+                // copies would need.
+                Some(_) => {
+                    let (swap, cpu) = (self.swap, self.cpu());
+                    state.pages.drop_copies(swap, cpu, start, range.end);
+                    state.ranges.change(start, range.end, |a| {
+                        (a.registered, a.released) = (false, false)
+                    });
+                }
             }
         }
     }

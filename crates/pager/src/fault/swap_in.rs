@@ -89,7 +89,7 @@ impl<K: Kernel> FaultService<K> {
         let loaded = self.transfer(&load, worker, pending.since, (!device).then_some(wanted));
 
         let mut state = self.lock();
-        self.finish(&mut state, &load, &loaded);
+        self.finish(&mut state, &load, wanted, &loaded);
         self.base.transit.end(self.kernel);
         state.parked.unpark(worker);
         if let Err(LoadError::Again { .. }) = loaded.results[wanted] {
@@ -260,8 +260,9 @@ impl<K: Kernel> FaultService<K> {
         }
     }
 
-    /// Says in the page map what has come. Copies are kept of what is protected without a doubt.
-    fn finish(&self, state: &mut State, load: &SwapIn, loaded: &Loaded) {
+    /// Says in the page map what has come. Copies are kept of what is protected without a doubt. Lost is only the `wanted` page:
+    /// others stay where they are, as nobody touched them, and the device may be back by then.
+    fn finish(&self, state: &mut State, load: &SwapIn, wanted: usize, loaded: &Loaded) {
         let keeps = load.keep && loaded.placed && load.lifts == state.protection.lifts();
         let mut freeing = Freeing::default();
         let mut outcome = ArrayVec::<Page, UNIT>::new();
@@ -274,6 +275,9 @@ impl<K: Kernel> FaultService<K> {
                     Page::Resident(keeps.then_some(entry))
                 }
                 Err(LoadError::Again { .. }) => Page::Swapped(entry),
+                Err(LoadError::Io { .. } | LoadError::Corrupt { .. }) if i != wanted => {
+                    Page::Swapped(entry)
+                }
                 Err(error) => {
                     self.poison(load.first.plus(i), error);
                     if *error != LoadError::Empty {

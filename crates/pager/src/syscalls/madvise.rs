@@ -242,7 +242,6 @@ impl<K: Kernel> Pager<K> {
         advice: i32,
     ) -> Outcome<()> {
         let mut state = self.before_drop(state, start, end)?;
-        let swap = self.process().map(|p| p.swap);
         let (mut at, mut holes) = (start, Ok(()));
         while at < end {
             let copy = state
@@ -289,6 +288,8 @@ impl<K: Kernel> Pager<K> {
                     _ => {}
                 }
                 if advice != GUARD_REMOVE {
+                    // Asked here: while the lock was dropped the process may have begun to page.
+                    let swap = self.process().map(|p| p.swap);
                     state.pages.forget(swap, self.cpu(), at, stop);
                 }
             }

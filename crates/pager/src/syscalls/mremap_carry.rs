@@ -95,6 +95,7 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn carry(&'static self, state: &mut Locked, piece: Range, to: usize) {
         let (old, new, len) = (piece.start, to, piece.end - piece.start);
         let protection = piece.attributes.protection;
+        let keyed = piece.attributes.pinned.keyed;
         let (mut at, end) = (PageNumber::of(old), PageNumber::of(old + len));
         let swap = self.process().map(|p| p.swap);
         let mut opened = false;
@@ -113,7 +114,7 @@ impl<K: Kernel> Pager<K> {
                 let from = state.pages.frame_address(number) as *const ebb_engine::PageBytes;
                 // SAFETY: the frame is present. The new place is mapped, may be written, is registered
                 // nowhere yet and known to nobody but this call.
-                unsafe { self.kernel.write_memory(to.address(), &*from) };
+                unsafe { self.kernel.write_memory(to.address(), &*from, keyed) };
             }
             if let Some(entry) = state.pages.carry(number, to) {
                 let swap = swap.expect("a process that pages has a swap space");

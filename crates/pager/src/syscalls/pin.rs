@@ -67,7 +67,7 @@ impl<K: Kernel> Pager<K> {
         match found {
             Found::Unmanaged => {}
             // Once it is registered a page that is not there is a fault, which a store of the kernel's would not be.
-            Found::Unpaged => self.bring_in(start, end),
+            Found::Unpaged => _ = self.bring_in(start, end),
             Found::Paged => self.bring_in_stack(start, end),
         }
     }
@@ -125,7 +125,7 @@ impl<K: Kernel> Pager<K> {
         match found {
             Found::Unmanaged => self.mutex_is_gone(addr),
             Found::Unpaged => {}
-            Found::Paged => self.bring_in(start, end),
+            Found::Paged => _ = self.bring_in(start, end),
         }
     }
 
@@ -192,19 +192,25 @@ impl<K: Kernel> Pager<K> {
     /// room for as many.
     fn bring_in_stack(&'static self, start: usize, end: usize) {
         let last = start.max(end.saturating_sub(FILLED));
-        self.bring_in(last, end);
+        if !self.bring_in(last, end) {
+            // The program has guards among them.
+            for page in (last..end).step_by(PAGE_SIZE) {
+                self.bring_in(page, page + PAGE_SIZE);
+            }
+        }
         if !self.is_child() {
             self.bring_in_known(start, last);
         }
     }
 
-    /// All of it is there, and may be written without service.
-    fn bring_in(&self, start: usize, end: usize) {
+    /// All of it is there, and may be written without service. False: not all, as some may not be written.
+    fn bring_in(&self, start: usize, end: usize) -> bool {
         // SAFETY: populating changes no content.
-        let _ = unsafe {
+        let populated = unsafe {
             self.kernel
                 .madvise(start, end - start, libc::MADV_POPULATE_WRITE)
         };
+        populated.is_ok()
     }
 
     /// The same of pages that hold something, here or elsewhere.

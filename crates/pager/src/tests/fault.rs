@@ -282,6 +282,35 @@ fn a_lost_page_leaves_no_entry_and_no_slot() {
     machine.check();
 }
 
+/// Pages that come along with another are not lost when they cannot be read: nobody touched them, and the device may be back
+/// when somebody does.
+#[test]
+fn who_comes_along_is_not_lost() {
+    let faults = "read=1/1".parse().unwrap();
+    let store = FaultyStore::new(RamStore::new(1024), faults);
+    let mut machine = Machine::without_pool(1024, store);
+    let start = machine.map(UNIT);
+    let pages: [usize; UNIT] = std::array::from_fn(|i| start + i * PAGE);
+    pages.iter().for_each(|page| machine.write(*page, 77));
+    pages.iter().for_each(|page| machine.evict(*page));
+    machine.store_staged();
+    let (touched, others) = pages.split_at(3);
+    for &page in touched {
+        assert_eq!(machine.kernel.touch(1, page, None), Err(Stop::Waits));
+        machine.serve();
+        assert_eq!(machine.kernel.touch(1, page, None), Err(Stop::Poisoned));
+    }
+    let states = others.iter().map(|page| machine.page(*page));
+    assert!(
+        states
+            .into_iter()
+            .all(|page| matches!(page, Page::Swapped(_)))
+    );
+    assert_eq!(machine.process.swap.entries(), others.len());
+    machine.process.swap.check();
+    machine.check();
+}
+
 /// Pages that hold nothing but zeros take no room anywhere.
 #[test]
 fn zeros_take_no_room() {

@@ -85,7 +85,9 @@ unsafe extern "C" fn ebb_mi_reserve(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: the caller's call.
-    calls::address(|| unsafe { hooks::reserve(addr as usize, len, prot, flags, fd, offset) })
+    calls::address(len, || unsafe {
+        hooks::reserve(addr as usize, len, prot, flags, fd, offset)
+    })
 }
 
 /// The program may fill so many bytes more.

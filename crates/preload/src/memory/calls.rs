@@ -25,7 +25,9 @@ pub unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: the caller answers for the call, here and in each wrapper below.
-    address(|| unsafe { hooks::mmap(addr as usize, len, prot, flags, fd, offset) })
+    address(len, || unsafe {
+        hooks::mmap(addr as usize, len, prot, flags, fd, offset)
+    })
 }
 
 /// # Safety
@@ -67,7 +69,9 @@ pub unsafe extern "C" fn mremap(
     let placed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
     let new_addr = if placed { new_addr as usize } else { 0 };
     // SAFETY: as above.
-    address(|| unsafe { hooks::mremap(old as usize, old_len, new_len, flags, new_addr) })
+    address(new_len, || unsafe {
+        hooks::mremap(old as usize, old_len, new_len, flags, new_addr)
+    })
 }
 
 /// # Safety
@@ -149,7 +153,7 @@ pub(crate) fn set_break(wanted: usize) -> usize {
     // SAFETY: the program answers for what lies above a lower break; 0 only asks.
     let now = unsafe { hooks::brk_set(wanted) }.unwrap_or(BREAK.load(Ordering::Relaxed));
     BREAK.store(now, Ordering::Relaxed);
-    self_mem::mapped_at(now);
+    self_mem::mapped_at(now, 0);
     now
 }
 
@@ -167,7 +171,7 @@ pub unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
 /// `sbrk(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
-    address(|| {
+    address(0, || {
         let old = current_break();
         if increment == 0 {
             return Ok(old);
@@ -359,8 +363,9 @@ pub(crate) fn merges(option: c_int, on: c_ulong) -> bool {
     option == SET_MEMORY_MERGE && on != 0 && hooks::pages()
 }
 
-pub(crate) fn address(hook: impl FnOnce() -> Result<usize, i32>) -> *mut c_void {
-    let start = libc_result(hook).inspect(|start| self_mem::mapped_at(*start));
+/// The address that a call mapped `len` bytes at.
+pub(crate) fn address(len: usize, hook: impl FnOnce() -> Result<usize, i32>) -> *mut c_void {
+    let start = libc_result(hook).inspect(|start| self_mem::mapped_at(*start, len));
     start.map_or(libc::MAP_FAILED, ptr::with_exposed_provenance_mut)
 }
 

@@ -8,7 +8,7 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ebb_pager::hooks;
 use ebb_sys::memory::{PAGE, page_up};
@@ -26,14 +26,23 @@ static PWRITE: DlsymNext<Pwrite> = unsafe { DlsymNext::new(c"pwrite") };
 /// No file is as large. The system maps far above, and mostly has the heap there, too.
 const HIGH: usize = 1 << 40;
 
-/// Flag: the program has mapped memory below that.
-static HAS_LOW: AtomicBool = AtomicBool::new(false);
+/// The span of all memory that the program ever mapped below that: how far below it begins, and where it ends.
+static LOW_BELOW: AtomicUsize = AtomicUsize::new(0);
+static LOW_END: AtomicUsize = AtomicUsize::new(0);
 
 /// Memory was mapped here.
-pub(crate) fn mapped_at(start: usize) {
+pub(crate) fn mapped_at(start: usize, len: usize) {
     if start < HIGH {
-        HAS_LOW.store(true, Relaxed);
+        LOW_BELOW.fetch_max(HIGH - start, Relaxed);
+        LOW_END.fetch_max(start.saturating_add(len), Relaxed);
     }
+}
+
+/// Whether memory of the program's may be at `start..end`. Else these are bytes of a file: each look at a descriptor would
+/// take time, and a filter may end the program for it.
+fn may_be_memory(start: usize, end: usize) -> bool {
+    let low = HIGH - LOW_BELOW.load(Relaxed)..LOW_END.load(Relaxed);
+    end > HIGH || start < low.end && end > low.start
 }
 
 /// How often memory is let go anew where the kernel says that a page is not there.
@@ -48,9 +57,8 @@ pub unsafe extern "C-unwind" fn pwrite(
     len: usize,
     at: i64,
 ) -> isize {
-    // Most calls are of files: what this descriptor is, is asked where it may be memory alone.
-    let lowest = if HAS_LOW.load(Relaxed) { PAGE } else { HIGH };
-    let memory = usize::try_from(at).ok().filter(|at| *at >= lowest);
+    let start = usize::try_from(at).ok();
+    let memory = start.filter(|start| may_be_memory(*start, start.saturating_add(len)));
     if let Some(at) = memory.filter(|_| is_own_memory(fd)) {
         // SAFETY: the caller answers for the call, here and below.
         let written = libc_result(|| unsafe { write_memory(fd, from, len, at) });

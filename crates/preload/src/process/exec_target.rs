@@ -46,8 +46,13 @@ pub unsafe fn named(file: *const c_char, search: Search) -> Target {
         Search::At(from) => from,
         Search::Path => libc::AT_FDCWD,
     };
-    // By a call that every dynamic program makes: a filter may end this one for others. It changes nothing.
-    let looked = opened(from, file, libc::O_PATH);
+    // By a call that every dynamic program makes: a filter may end this one for others. It changes nothing. A name that is
+    // looked for in PATH is not looked up in the present directory, which may hang: there is no descriptor for it.
+    let directory = match search {
+        Search::At(from) => from,
+        Search::Path => -1,
+    };
+    let looked = opened(directory, file, libc::O_PATH);
     if looked.is_err_and(|error| error.0 == libc::EFAULT) {
         return Target::Absent;
     }

@@ -2,7 +2,8 @@
 //! while its thread lives.
 //!
 //! Such a thread begins in [`begin_on_given_stack`]: it tells the pager its number, by which the pager sees when it
-//! has ended, and jumps to the program's entry. No frame of ours is left, which an unwinder of the program's, or of
+//! has ended, and jumps to the program's entry. Both threads take our heap's lock on a stack of ours: service needs that
+//! lock, and the program's stack may be out. No frame of ours is left, which an unwinder of the program's, or of
 //! `pthread_exit`, would come upon.
 
 use core::ffi::{c_int, c_void};
@@ -10,7 +11,7 @@ use core::ptr;
 
 use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
-use ebb_sys::signal::Blocked;
+use ebb_sys::stack;
 
 use crate::malloc::family;
 use crate::symbols::dlsym_next::DlsymNext;
@@ -55,12 +56,12 @@ pub unsafe extern "C" fn pthread_create(
         arg,
         stack: start_of_stack,
     };
-    let beginning = blocked(|| Box::into_raw(Box::new(beginning)));
+    let beginning = stack::borrow(move || Box::into_raw(Box::new(beginning)));
     // SAFETY: the caller's call, but for the entry: it does what the caller's would.
     let failed = unsafe { next(thread, attributes, begin_on_given_stack, beginning.cast()) };
     if failed != 0 {
         // SAFETY: there is no thread that would take it.
-        blocked(|| drop(unsafe { Box::from_raw(beginning) }));
+        stack::borrow(move || drop(unsafe { Box::from_raw(beginning) }));
         keeping_errno(|| hooks::stack_is_unused(start_of_stack));
     }
     failed
@@ -85,13 +86,6 @@ unsafe fn hold_given_stack(attributes: *const libc::pthread_attr_t) -> Option<us
     (is_given && keeping_errno(|| unsafe { hooks::hold_stack(low, len) })).then_some(low)
 }
 
-/// Runs `work` with all signals blocked. Service needs the lock of our heap: a handler that touched memory which is out would
-/// wait for it, on the thread that holds the lock.
-fn blocked<T>(work: impl FnOnce() -> T) -> T {
-    let _signals = Blocked::all();
-    work()
-}
-
 /// How a thread on such a stack begins.
 struct Beginning {
     start: Entry,
@@ -112,7 +106,8 @@ struct Program {
 /// A [`Beginning`] of its own.
 unsafe extern "C" fn tell(beginning: *mut Beginning) -> Program {
     // SAFETY: the caller's promise.
-    let Beginning { start, arg, stack } = blocked(|| *unsafe { Box::from_raw(beginning) });
+    let Beginning { start, arg, stack } =
+        stack::borrow(move || *unsafe { Box::from_raw(beginning) });
     keeping_errno(|| hooks::stack_begins(stack));
     Program { start, arg }
 }

@@ -169,14 +169,14 @@ impl Drop for Borrowed {
     }
 }
 
-/// Makes the lowest page of a stack one that nobody can touch. Where a process has too many mappings it does
-/// without.
+/// Makes the lowest page of a stack one that nobody can write. It may be read: collectors of garbage look at all data of all
+/// libraries for pointers (libgc). Where a process has too many mappings it does without.
 fn guard(number: usize) {
     let bit = 1 << number;
     if STACK_SET.guarded.load(SeqCst) & bit == 0 {
         let start = STACK_SET.memory.0.get() as usize + number * SIZE;
         // SAFETY: of a stack that the caller has taken and not used yet.
-        let _ = unsafe { memory::mprotect(start, memory::PAGE, libc::PROT_NONE) };
+        let _ = unsafe { memory::mprotect(start, memory::PAGE, libc::PROT_READ) };
         STACK_SET.guarded.fetch_or(bit, SeqCst);
     }
 }
