@@ -2,7 +2,7 @@
 //! test be skipped that could have run here.
 //!
 //! All programs are built first. Then two run at a time: those of real programs, which often wait, and beside them
-//! those that compute. Those that measure come last, alone.
+//! those that compute. Beside these two run those that mostly wait. Those that measure come last, alone.
 //!
 //! Not here: tests in comments. There are none, which `tests/comments.rs` checks.
 
@@ -51,6 +51,9 @@ const MODELS: &[&str] = &["-p", "ebb-engine", "-p", "ebb-tree", "--release", "--
 
 /// The packages that test the command. Their tests are built without optimisation, which takes a tenth of the time.
 const REAL: [&str; 2] = ["ebb", "preload"];
+
+/// Programs that wait for most of their time: both processors would have half of their time left beside two of them.
+const WAITING: [&str; 3] = ["command", "processes", "watching"];
 
 /// Programs that measure: nothing runs beside them.
 const QUIET: [&str; 7] = [
@@ -120,8 +123,12 @@ impl Session<'_> {
         })?;
         let ours = ours.into_iter().map(|run| testing("release", run));
         let (quiet, ours): (Vec<_>, Vec<_>) = ours.partition(|run| is_of(&run.program, &QUIET));
+        let (waiting, ours): (Vec<_>, Vec<_>) = ours
+            .into_iter()
+            .partition(|run| is_of(&run.program, &WAITING));
         let (real, units): (Vec<_>, Vec<_>) = ours.into_iter().partition(|r| is_real(&r.program));
-        self.side_by_side(real.into_iter().chain(units).chain(models).collect())?;
+        let busy = real.into_iter().chain(units).chain(models);
+        self.side_by_side(waiting, busy.collect())?;
         self.one_by_one(quiet)
     }
 
@@ -173,9 +180,9 @@ impl Session<'_> {
         })
     }
 
-    /// Two at a time, one from each end.
-    fn side_by_side(&self, runs: VecDeque<Run>) -> Result<()> {
-        let left = Mutex::new(runs);
+    /// Two busy ones at a time, one from each end, and beside them one that waits.
+    fn side_by_side(&self, waiting: Vec<Run>, busy: VecDeque<Run>) -> Result<()> {
+        let left = Mutex::new(busy);
         let from = |end: fn(&mut VecDeque<Run>) -> Option<Run>| {
             let next = || {
                 let mut left = unpoisoned(left.lock());
@@ -184,9 +191,11 @@ impl Session<'_> {
             self.one_by_one(std::iter::from_fn(next))
         };
         thread::scope(|scope| {
+            let waiting = scope.spawn(|| self.one_by_one(waiting));
             let last = scope.spawn(|| from(VecDeque::pop_back));
             from(VecDeque::pop_front)?;
-            last.join().expect("a panic has been told")
+            last.join().expect("a panic has been told")?;
+            waiting.join().expect("a panic has been told")
         })
     }
 }
