@@ -55,8 +55,12 @@ impl Loop {
         }
     }
 
+    fn backing_path(&self) -> PathBuf {
+        self.dir.path().join("backing")
+    }
+
     fn backing(&self) -> File {
-        let path = self.dir.path().join("backing");
+        let path = self.backing_path();
         File::options().read(true).write(true).open(path).unwrap()
     }
 }
@@ -256,6 +260,24 @@ fn a_read_error_of_the_device_is_of_its_slots_alone() {
     assert_eq!(read(&store, 7000, 1), Err(IoError::Slot));
     assert_eq!(store.last_errno(), Some(rustix::io::Errno::IO));
     assert!(read(&store, 0, 1).unwrap() == [3; PAGE_SIZE]);
+}
+
+/// The kernel says that there is no space behind the end of a device. None will come.
+#[test]
+fn a_device_that_shrinks_is_gone() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let opened = try_open(&device.device).unwrap();
+    let facts = opened.facts;
+    let store = FileStore::from_fd(opened.fd, facts);
+    write(&store, 7000, &[3; PAGE_SIZE]).unwrap();
+    device.backing().set_len(16 * MIB).unwrap();
+    sh("losetup", &["--set-capacity", &device.device]).unwrap();
+    let gone = write(&store, 7000, &[3; PAGE_SIZE]);
+    assert_eq!(store.last_errno(), Some(Errno::NOSPC));
+    assert_eq!(gone, Err(IoError::Device));
+    write(&store, 0, &[3; PAGE_SIZE]).unwrap();
 }
 
 /// Writes slots until space ends; how many went well.
