@@ -2,7 +2,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_stores::{FileStore, OpenedDevice, SearchTime, SwapSpec, open};
+use ebb_stores::{FileIdentity, FileStore, OpenedDevice, SearchTime, SwapSpec, open};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
@@ -224,6 +224,31 @@ fn a_kernel_swap_area_is_taken_and_stays_one() {
         &["-p", "-s", "TYPE", "-o", "value", &device.device],
     );
     assert!(kind.is_err() || kind == Ok("swap".into()), "{kind:?}");
+}
+
+/// The kernel may swap to the device, and knows nothing of locks on the file.
+#[test]
+fn a_file_under_a_loop_device_is_refused_and_is_the_same_device() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let file = device.backing_path().display().to_string();
+    let refused = try_open(&file).unwrap_err();
+    let says = format!("is in use by loop device {0}: give {0}, or", device.device);
+    assert!(refused.contains(&says), "{refused}");
+    let opened = try_open(&device.device).unwrap();
+    let own = [(FileIdentity::of(&opened.fd), "it")];
+    for spec in [&file, &device.device] {
+        let spec = spec.parse().unwrap();
+        let refused = FileIdentity::refuse(&spec, own.into_iter()).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains("a device of this run"), "{refused}");
+    }
+    // Another one over another file.
+    let Some(other) = Loop::new(32 * MIB) else {
+        return;
+    };
+    FileIdentity::refuse(&other.device.parse().unwrap(), own.into_iter()).unwrap();
 }
 
 #[test]

@@ -14,6 +14,8 @@
 mod content;
 mod error;
 mod existing;
+mod identity;
+mod loop_device;
 mod opened;
 mod private_file;
 mod spec;
@@ -22,6 +24,7 @@ mod sysfs;
 
 pub use content::SearchTime;
 pub use error::OpenError;
+pub use identity::FileIdentity;
 pub use opened::OpenedDevice;
 pub use spec::{MAX_NODE, MAX_PRIORITY, SpecError, SwapSpec, SwapTarget};
 pub use swap_header::PendingHeader;
@@ -31,12 +34,10 @@ pub use sysfs::active_swaps;
 pub use sysfs::fuzz_swaps;
 
 use error::{errno, system};
-use rustix::fd::OwnedFd;
-use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Opens what `spec` names; none for [`SwapSpec::None`].
@@ -53,55 +54,6 @@ pub fn open(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<OpenedDevic
             }
             None => open_default(place).map(Some),
         },
-    }
-}
-
-/// A file or block device, by whatever name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FileIdentity {
-    /// A block device, which may have several names: its number.
-    Block(u64),
-    /// Anything else: its file system, and its number there.
-    File(u64, u64),
-}
-
-impl FileIdentity {
-    /// Refuses what `spec` names if it is one of our `own`, each with the path it was given by.
-    ///
-    /// # Errors
-    /// [`OpenError::Own`].
-    pub fn refuse<'a>(
-        spec: &SwapSpec,
-        mut own: impl Iterator<Item = (Option<Self>, &'a str)>,
-    ) -> Result<(), OpenError> {
-        let Some(named) = Self::named(spec) else {
-            return Ok(());
-        };
-        match own.find(|(identity, _)| *identity == Some(named)) {
-            Some((_, path)) => Err(OpenError::Own { path: path.into() }),
-            None => Ok(()),
-        }
-    }
-
-    /// The identity of what `spec` names; none if nothing is there, or it names nothing.
-    pub fn named(spec: &SwapSpec) -> Option<Self> {
-        let SwapSpec::At(place) = spec else {
-            return None;
-        };
-        let named = fs::metadata(place.path.as_ref()?).ok()?;
-        Some(match named.file_type().is_block_device() {
-            true => Self::Block(named.rdev()),
-            false => Self::File(named.dev(), named.ino()),
-        })
-    }
-
-    /// That of an open file.
-    pub fn of(opened: &OwnedFd) -> Option<Self> {
-        let opened = rustix::fs::fstat(opened).ok()?;
-        Some(match FileType::from_raw_mode(opened.st_mode) {
-            FileType::BlockDevice => Self::Block(opened.st_rdev),
-            _ => Self::File(opened.st_dev, opened.st_ino),
-        })
     }
 }
 
