@@ -411,3 +411,47 @@ fn a_full_tmpfs_is_no_space_and_passes() {
     };
     full(&mount.at);
 }
+
+/// TMPDIR is of the whole process: the test is run again, in another one.
+#[test]
+fn the_default_file_lies_where_there_is_room() {
+    const NAME: &str = "the_default_file_lies_where_there_is_room";
+    const CHILD: &str = "EBB_TEST_OF_DEFAULT";
+    if std::env::var_os(CHILD).is_some() {
+        let opened = open(&SwapSpec::default(), &LOOK).unwrap().unwrap();
+        return println!("in {}: {:?}", opened.name, opened.notes);
+    }
+    let space = rustix::fs::statvfs("/var/tmp").unwrap();
+    if space.f_bavail * space.f_frsize < 2 << 30 {
+        return eprintln!("skipped: /var/tmp has no room");
+    }
+    let Some(device) = Loop::new(64 * MIB) else {
+        return;
+    };
+    if let Err(error) = sh("mkfs.ext4", &["-q", &device.device]) {
+        return eprintln!("skipped: no ext4: {error}");
+    }
+    let Some(mount) = Mount::new(&[&device.device], &device.dir.path().join("mounted")) else {
+        return;
+    };
+    let small = mount.at.to_str().unwrap();
+    let said = |script: &str| {
+        let test = std::env::current_exe().unwrap();
+        // The program may lie in what is mounted over.
+        let script = format!(
+            "export TMPDIR='{small}' {CHILD}=1; exec 9< '{}'; {script} exec /proc/self/fd/9 \"$@\"",
+            test.display()
+        );
+        let test = ["sh", "--exact", "--nocapture", NAME];
+        let shell = ["--mount", "sh", "-e", "-c", &script];
+        sh("unshare", &[&shell[..], &test].concat()).unwrap()
+    };
+    let chosen = said("");
+    assert!(
+        chosen.contains("in /var/tmp: [") && !chosen.contains("is free there"),
+        "{chosen}"
+    );
+    // All of them are small.
+    let chosen = said("mount --bind \"$TMPDIR\" /var/tmp; mount --bind /var/tmp /tmp;");
+    assert!(chosen.contains("is free there"), "{chosen}");
+}

@@ -33,6 +33,7 @@ pub use sysfs::active_swaps;
 #[cfg(fuzzing)]
 pub use sysfs::fuzz_swaps;
 
+use crate::size::human;
 use error::{errno, system};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -74,8 +75,11 @@ fn check_node(path: &Path, place: &SwapTarget, nodes: &[u16]) -> Result<(), Open
     }
 }
 
-/// A private file in the first directory that is not in memory; in memory only if there is
-/// no other.
+/// Free bytes with which a directory is taken for the default file, whatever the next ones have.
+const ENOUGH: u64 = 1 << 30;
+
+/// A private file in the first directory on a disk that has room enough, else in that with the most; in memory only if
+/// there is no other.
 fn open_default(place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
     let directories: Vec<PathBuf> = std::env::var_os("TMPDIR")
         .filter(|dir| !dir.is_empty())
@@ -84,19 +88,39 @@ fn open_default(place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
         .map(PathBuf::from)
         .collect();
     let mut tried = Vec::new();
-    let mut in_memory = None;
+    let mut best: Option<(u64, OpenedDevice)> = None;
     for directory in &directories {
         match private_file::in_directory(directory, place) {
-            Ok(device) if !device.facts.in_memory => return Ok(device),
-            Ok(device) => in_memory = in_memory.or(Some(device)),
+            Ok(device) => {
+                let room = match device.facts.in_memory {
+                    true => 0,
+                    false => private_file::free_bytes(&device.fd).unwrap_or(0),
+                };
+                if room >= ENOUGH {
+                    return Ok(device);
+                }
+                if best.as_ref().is_none_or(|(most, _)| room > *most) {
+                    best = Some((room, device));
+                }
+            }
             // Another directory does not help.
             Err(error @ OpenError::FilesLimited { .. }) => return Err(error),
             Err(error) => tried.push(error.to_string()),
         }
     }
-    in_memory.ok_or_else(|| OpenError::NoDirectory {
-        tried: tried.join("; "),
-    })
+    let Some((room, mut device)) = best else {
+        let tried = tried.join("; ");
+        return Err(OpenError::NoDirectory { tried });
+    };
+    // One in memory has its own note.
+    if room > 0 {
+        device.notes.push(format!(
+            "swap {}: only {} is free there, and no other directory for temporary files has more: name one with --swap PATH",
+            device.name,
+            human(room)
+        ));
+    }
+    Ok(device)
 }
 
 /// The refusal of a path where there is nothing.

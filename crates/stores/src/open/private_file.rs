@@ -38,6 +38,12 @@ pub fn in_directory(directory: &Path, place: &SwapTarget) -> Result<OpenedDevice
     private(fd, name, place)
 }
 
+/// Bytes that are free in the file system of an open file.
+pub fn free_bytes(fd: &OwnedFd) -> Result<u64, Errno> {
+    let space = rustix::fs::fstatvfs(fd)?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
 /// Whether a directory that can be reached has no name any more: it is somebody's current one.
 pub fn is_removed(directory: &Path) -> bool {
     std::fs::metadata(directory).is_ok_and(|meta| meta.nlink() == 0)
@@ -57,9 +63,8 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
         let name = name.clone();
         move |errno| system(&name, doing, errno)
     };
-    let space = rustix::fs::fstatvfs(&fd).map_err(failed("see how much is free"))?;
+    let free = free_bytes(&fd).map_err(failed("see how much is free"))?;
     let in_memory = is_in_memory(&fd).map_err(failed("see its file system"))?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
     let limit = rustix::process::getrlimit(Resource::Fsize)
         .current
         .unwrap_or(u64::MAX);
