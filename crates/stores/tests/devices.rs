@@ -412,6 +412,43 @@ fn a_full_tmpfs_is_no_space_and_passes() {
     full(&mount.at);
 }
 
+/// An overlay over `layers`, at `at`.
+fn overlay(layers: &Path, at: &Path) -> Option<Mount> {
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| {
+        let layer = layers.join(name);
+        std::fs::create_dir(&layer).unwrap();
+        layer.display().to_string()
+    });
+    let layers = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    Mount::new(&["-t", "overlay", "-o", &layers, "overlay"], at)
+}
+
+/// As in a container whose layers lie on a tmpfs.
+#[test]
+fn an_overlay_is_in_memory_if_what_is_written_goes_there() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let Some(memory) = Mount::new(&["-t", "tmpfs", "tmpfs"], &dir.path().join("memory")) else {
+        return;
+    };
+    let disk = dir.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    for (layers, in_memory) in [(&memory.at, true), (&disk, false)] {
+        let Some(mount) = overlay(layers, &dir.path().join(format!("at {in_memory}"))) else {
+            return;
+        };
+        let file = mount.at.join("file");
+        File::create(&file).unwrap().set_len(8 * MIB).unwrap();
+        for spec in [mount.at.join(":8M"), file] {
+            let spec = spec.display().to_string().replace("/:", ":");
+            let opened = try_open(&spec).unwrap();
+            assert_eq!(opened.facts.in_memory, in_memory, "{spec}");
+            assert!(!in_memory || !opened.facts.direct, "{spec}");
+            let told = opened.notes.iter().any(|note| note.contains("takes RAM"));
+            assert_eq!(told, in_memory, "{spec}: {:?}", opened.notes);
+        }
+    }
+}
+
 /// TMPDIR is of the whole process: the test is run again, in another one.
 #[test]
 fn the_default_file_lies_where_there_is_room() {

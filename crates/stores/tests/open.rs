@@ -340,7 +340,7 @@ fn a_swap_file_in_memory_is_told_of() {
     };
     let device = try_open(&sized(&dir.path().join("file"), 8 << 20)).unwrap();
     assert!(device.facts.in_memory && !device.facts.direct);
-    let told = device.notes.iter().any(|n| n.contains("frees no RAM"));
+    let told = device.notes.iter().any(|n| n.contains("takes RAM"));
     assert!(told, "{:?}", device.notes);
     exercise(device);
 }
@@ -357,7 +357,7 @@ fn memory_backed_directories_are_told_of() {
     let device = try_open(&format!("{}:4M", dir.path().display())).unwrap();
     assert!(device.facts.in_memory && !device.facts.direct);
     assert!(
-        device.notes.iter().any(|note| note.contains("frees no RAM")),
+        device.notes.iter().any(|note| note.contains("takes RAM")),
         "{:?}",
         device.notes
     );

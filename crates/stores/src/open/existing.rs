@@ -3,7 +3,7 @@
 use super::content::{Content, SearchTime, content};
 use super::error::{OpenError, errno, system};
 use super::loop_device;
-use super::opened::{OpenedDevice, facts, finish, is_in_memory, usable};
+use super::opened::{OpenedDevice, facts, finish, usable};
 use super::spec::SwapTarget;
 use super::swap_header::{CLUSTER, HEADER, PendingHeader, named_bytes};
 use super::sysfs;
@@ -81,14 +81,6 @@ pub fn existing(
     // A swap file with holes is one that the kernel refuses, so none are made in it unless
     // asked for.
     facts.wants_discard = place.discard.unwrap_or(block && disk.discards);
-    // A block device lies in none: its node does.
-    facts.in_memory =
-        !block && is_in_memory(&fd).map_err(|errno| system(&name, "see its file system", errno))?;
-    if facts.in_memory {
-        notes.push(format!(
-            "swap {name} lies in a file system in memory: swapping there frees no RAM; give a file on a disk"
-        ));
-    }
     let mut device = finish(fd, facts, name, place, notes);
     device.pending_header = pending_header;
     Ok(device)

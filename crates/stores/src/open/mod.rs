@@ -17,6 +17,7 @@ mod existing;
 mod identity;
 mod loop_device;
 mod opened;
+mod overlay;
 mod private_file;
 mod spec;
 mod swap_header;

@@ -1,7 +1,7 @@
 //! Private swap files: made without a name, or unlinked at once.
 
 use super::error::{OpenError, system};
-use super::opened::{MAX_DEVICE, OpenedDevice, facts, finish, is_in_memory, usable};
+use super::opened::{MAX_DEVICE, OpenedDevice, facts, finish, usable};
 use super::spec::SwapTarget;
 use super::swap_header::CLUSTER;
 use super::sysfs;
@@ -64,7 +64,6 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
         move |errno| system(&name, doing, errno)
     };
     let free = free_bytes(&fd).map_err(failed("see how much is free"))?;
-    let in_memory = is_in_memory(&fd).map_err(failed("see its file system"))?;
     let limit = rustix::process::getrlimit(Resource::Fsize)
         .current
         .unwrap_or(u64::MAX);
@@ -112,17 +111,11 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
         },
         errno => system(&name, "set its size", errno),
     })?;
-    if in_memory {
-        notes.push(format!(
-            "swap {name} is a file system in memory: swapping there frees no RAM; give a directory on a disk"
-        ));
-    }
     let dev = rustix::fs::fstat(&fd).map_err(failed("look at it"))?.st_dev;
     let disk = sysfs::disk(dev);
     let mut facts = facts(size, &disk, place);
     // Punching holes and filling them again costs several times what writing over does, and
     // the whole file goes at the end anyway.
     facts.wants_discard = place.discard.unwrap_or(false);
-    facts.in_memory = in_memory;
     Ok(finish(fd, facts, name, place, notes))
 }
