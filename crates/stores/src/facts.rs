@@ -19,7 +19,7 @@ pub struct Facts {
     pub wants_discard: bool,
     /// Flag: it was opened with O_DIRECT, so transfers pass the page cache by.
     pub direct: bool,
-    /// Flag: the file lives in memory (tmpfs): what is written there still costs RAM.
+    /// Flag: it lives in memory (tmpfs, zram): what is written there still costs RAM.
     pub in_memory: bool,
     node: u16,
 }

@@ -2,7 +2,7 @@
 
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
-use ebb_stores::{FileStore, OpenedDevice, SearchTime, SwapSpec, open};
+use ebb_stores::{FileIdentity, FileStore, OpenedDevice, SearchTime, SwapSpec, open};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
@@ -55,8 +55,12 @@ impl Loop {
         }
     }
 
+    fn backing_path(&self) -> PathBuf {
+        self.dir.path().join("backing")
+    }
+
     fn backing(&self) -> File {
-        let path = self.dir.path().join("backing");
+        let path = self.backing_path();
         File::options().read(true).write(true).open(path).unwrap()
     }
 }
@@ -222,6 +226,31 @@ fn a_kernel_swap_area_is_taken_and_stays_one() {
     assert!(kind.is_err() || kind == Ok("swap".into()), "{kind:?}");
 }
 
+/// The kernel may swap to the device, and knows nothing of locks on the file.
+#[test]
+fn a_file_under_a_loop_device_is_refused_and_is_the_same_device() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let file = device.backing_path().display().to_string();
+    let refused = try_open(&file).unwrap_err();
+    let says = format!("is in use by loop device {0}: give {0}, or", device.device);
+    assert!(refused.contains(&says), "{refused}");
+    let opened = try_open(&device.device).unwrap();
+    let own = [(FileIdentity::of(&opened.fd), "it")];
+    for spec in [&file, &device.device] {
+        let spec = spec.parse().unwrap();
+        let refused = FileIdentity::refuse(&spec, own.into_iter()).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains("a device of this run"), "{refused}");
+    }
+    // Another one over another file.
+    let Some(other) = Loop::new(32 * MIB) else {
+        return;
+    };
+    FileIdentity::refuse(&other.device.parse().unwrap(), own.into_iter()).unwrap();
+}
+
 #[test]
 fn a_claim_that_passes_is_waited_for() {
     let Some(device) = Loop::new(32 * MIB) else {
@@ -256,6 +285,24 @@ fn a_read_error_of_the_device_is_of_its_slots_alone() {
     assert_eq!(read(&store, 7000, 1), Err(IoError::Slot));
     assert_eq!(store.last_errno(), Some(rustix::io::Errno::IO));
     assert!(read(&store, 0, 1).unwrap() == [3; PAGE_SIZE]);
+}
+
+/// The kernel says that there is no space behind the end of a device. None will come.
+#[test]
+fn a_device_that_shrinks_is_gone() {
+    let Some(device) = Loop::new(32 * MIB) else {
+        return;
+    };
+    let opened = try_open(&device.device).unwrap();
+    let facts = opened.facts;
+    let store = FileStore::from_fd(opened.fd, facts);
+    write(&store, 7000, &[3; PAGE_SIZE]).unwrap();
+    device.backing().set_len(16 * MIB).unwrap();
+    sh("losetup", &["--set-capacity", &device.device]).unwrap();
+    let gone = write(&store, 7000, &[3; PAGE_SIZE]);
+    assert_eq!(store.last_errno(), Some(Errno::NOSPC));
+    assert_eq!(gone, Err(IoError::Device));
+    write(&store, 0, &[3; PAGE_SIZE]).unwrap();
 }
 
 /// Writes slots until space ends; how many went well.
@@ -363,4 +410,85 @@ fn a_full_tmpfs_is_no_space_and_passes() {
         return;
     };
     full(&mount.at);
+}
+
+/// An overlay over `layers`, at `at`.
+fn overlay(layers: &Path, at: &Path) -> Option<Mount> {
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| {
+        let layer = layers.join(name);
+        std::fs::create_dir(&layer).unwrap();
+        layer.display().to_string()
+    });
+    let layers = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    Mount::new(&["-t", "overlay", "-o", &layers, "overlay"], at)
+}
+
+/// As in a container whose layers lie on a tmpfs.
+#[test]
+fn an_overlay_is_in_memory_if_what_is_written_goes_there() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let Some(memory) = Mount::new(&["-t", "tmpfs", "tmpfs"], &dir.path().join("memory")) else {
+        return;
+    };
+    let disk = dir.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    for (layers, in_memory) in [(&memory.at, true), (&disk, false)] {
+        let Some(mount) = overlay(layers, &dir.path().join(format!("at {in_memory}"))) else {
+            return;
+        };
+        let file = mount.at.join("file");
+        File::create(&file).unwrap().set_len(8 * MIB).unwrap();
+        for spec in [mount.at.join(":8M"), file] {
+            let spec = spec.display().to_string().replace("/:", ":");
+            let opened = try_open(&spec).unwrap();
+            assert_eq!(opened.facts.in_memory, in_memory, "{spec}");
+            assert!(!in_memory || !opened.facts.direct, "{spec}");
+            let told = opened.notes.iter().any(|note| note.contains("takes RAM"));
+            assert_eq!(told, in_memory, "{spec}: {:?}", opened.notes);
+        }
+    }
+}
+
+/// TMPDIR is of the whole process: the test is run again, in another one.
+#[test]
+fn the_default_file_lies_where_there_is_room() {
+    const NAME: &str = "the_default_file_lies_where_there_is_room";
+    const CHILD: &str = "EBB_TEST_OF_DEFAULT";
+    if std::env::var_os(CHILD).is_some() {
+        let opened = open(&SwapSpec::default(), &LOOK).unwrap().unwrap();
+        return println!("in {}: {:?}", opened.name, opened.notes);
+    }
+    let space = rustix::fs::statvfs("/var/tmp").unwrap();
+    if space.f_bavail * space.f_frsize < 2 << 30 {
+        return eprintln!("skipped: /var/tmp has no room");
+    }
+    let Some(device) = Loop::new(64 * MIB) else {
+        return;
+    };
+    if let Err(error) = sh("mkfs.ext4", &["-q", &device.device]) {
+        return eprintln!("skipped: no ext4: {error}");
+    }
+    let Some(mount) = Mount::new(&[&device.device], &device.dir.path().join("mounted")) else {
+        return;
+    };
+    let small = mount.at.to_str().unwrap();
+    let said = |script: &str| {
+        let test = std::env::current_exe().unwrap();
+        // The program may lie in what is mounted over.
+        let script = format!(
+            "export TMPDIR='{small}' {CHILD}=1; exec 9< '{}'; {script} exec /proc/self/fd/9 \"$@\"",
+            test.display()
+        );
+        let test = ["sh", "--exact", "--nocapture", NAME];
+        let shell = ["--mount", "sh", "-e", "-c", &script];
+        sh("unshare", &[&shell[..], &test].concat()).unwrap()
+    };
+    let chosen = said("");
+    assert!(
+        chosen.contains("in /var/tmp: [") && !chosen.contains("is free there"),
+        "{chosen}"
+    );
+    // All of them are small.
+    let chosen = said("mount --bind \"$TMPDIR\" /var/tmp; mount --bind /var/tmp /tmp;");
+    assert!(chosen.contains("is free there"), "{chosen}");
 }

@@ -242,6 +242,27 @@ fn two_runs_do_not_share_a_file() {
     try_open(&path).unwrap();
 }
 
+/// A virtual machine locks bytes of its disk so.
+#[test]
+fn a_file_that_a_program_has_locked_is_refused() {
+    let dir = dir();
+    let path = sized(&dir.path().join("swap"), 8 * MIB);
+    let machine = File::open(&path).unwrap();
+    let lock = libc::flock {
+        l_type: libc::F_RDLCK as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 100,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the lock is read.
+    let locked = unsafe { libc::fcntl(machine.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());
+    refusal(&path, "is in use: a program has locked it");
+    drop(machine);
+    try_open(&path).unwrap();
+}
+
 #[test]
 fn a_device_is_known_by_each_of_its_names() {
     let dir = dir();
@@ -319,7 +340,7 @@ fn a_swap_file_in_memory_is_told_of() {
     };
     let device = try_open(&sized(&dir.path().join("file"), 8 << 20)).unwrap();
     assert!(device.facts.in_memory && !device.facts.direct);
-    let told = device.notes.iter().any(|n| n.contains("frees no RAM"));
+    let told = device.notes.iter().any(|n| n.contains("takes RAM"));
     assert!(told, "{:?}", device.notes);
     exercise(device);
 }
@@ -336,10 +357,7 @@ fn memory_backed_directories_are_told_of() {
     let device = try_open(&format!("{}:4M", dir.path().display())).unwrap();
     assert!(device.facts.in_memory && !device.facts.direct);
     assert!(
-        device
-            .notes
-            .iter()
-            .any(|note| note.contains("frees no RAM")),
+        device.notes.iter().any(|note| note.contains("takes RAM")),
         "{:?}",
         device.notes
     );

@@ -89,7 +89,7 @@ fn swap_file() -> Check {
     let not = |detail: String| Check::not("swap-file", Verdict::Limited, detail, FIX);
     match ebb_stores::open(&SwapSpec::default(), &SearchTime::AtMost(Duration::ZERO)) {
         Ok(Some(device)) if device.facts.in_memory => not(format!(
-            "{}: a file system in memory, where what is written still takes RAM",
+            "{}: it lies in memory, where what is written still takes RAM",
             device.name
         )),
         Ok(Some(device)) => Check::ok(

@@ -35,7 +35,7 @@ use errno::classify;
 use lane::Lane;
 use on_demand::OnDemand;
 use read_ahead::ReadAhead;
-use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::num::NonZeroU64;
@@ -208,9 +208,19 @@ impl FileStore {
         self.facts.base + slot * PAGE
     }
 
-    fn failed(&self, errno: Errno) -> IoError {
+    fn failed(&self, fd: BorrowedFd<'_>, errno: Errno) -> IoError {
         self.last_errno.store(errno.raw_os_error(), Relaxed);
-        classify(errno)
+        match classify(errno) {
+            IoError::NoSpace if self.is_cut(fd) => IoError::Device,
+            error => error,
+        }
+    }
+
+    /// Whether it is a block device that has become smaller than what is used of it, or nothing: it was taken away.
+    /// Behind its end the system says that there is no space, as a thin device does while its pool is full.
+    fn is_cut(&self, fd: BorrowedFd<'_>) -> bool {
+        let end = self.offset(self.facts.slots);
+        self.facts.block && block_device::size_bytes(fd).is_ok_and(|size| size < end)
     }
 }
 
@@ -372,9 +382,9 @@ impl Store for FileStore {
             // Asking again would be a waste.
             Err(errno @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY)) => {
                 self.discards.store(false, Relaxed);
-                Err(self.failed(errno))
+                Err(self.failed(fd.as_fd(), errno))
             }
-            Err(errno) => Err(self.failed(errno)),
+            Err(errno) => Err(self.failed(fd.as_fd(), errno)),
         }
     }
 

@@ -57,7 +57,7 @@ impl FileStore {
                 let (mut offset, mut all) = (run.offset, Ok(()));
                 for (piece, segment) in pieces_of(round, run).zip(&segments[run.pieces()]) {
                     let written = all.and_then(|()| {
-                        write_whole(fd, segment, offset).map_err(|errno| self.failed(errno))
+                        write_whole(fd, segment, offset).map_err(|errno| self.failed(fd, errno))
                     });
                     if written.is_err() {
                         results[piece.op] = written;
@@ -111,7 +111,7 @@ impl FileStore {
                     let written = write_whole(fd, segment, offset);
                     let flushed = flush(&mut errors, offset, len, true);
                     if let Err(errno) = written.and(flushed) {
-                        results[piece.op] = Err(self.failed(errno));
+                        results[piece.op] = Err(self.failed(fd, errno));
                     }
                     offset += len;
                 }
@@ -216,7 +216,7 @@ impl FileStore {
                 match (whole, piece.bounce) {
                     (Ok(()), Some(at)) => op.copy_from_slice(&bounce[at..at + piece.len]),
                     (Ok(()), None) => {}
-                    (Err(errno), _) => results[piece.op] = Err(self.failed(errno)),
+                    (Err(errno), _) => results[piece.op] = Err(self.failed(fd, errno)),
                 }
                 offset += piece.len as u64;
             }

@@ -79,6 +79,24 @@ pub enum OpenError {
         /// The path as given.
         path: String,
     },
+    /// A loop device lies over the file.
+    #[error(
+        "swap {path} is in use by loop device {device}: give {device}, or run \"losetup --detach {device}\" if nothing uses that"
+    )]
+    UnderLoop {
+        /// The path as given.
+        path: String,
+        /// The loop device.
+        device: String,
+    },
+    /// A program holds a lock on it.
+    #[error(
+        "swap {path} is in use: a program has locked it, as a virtual machine does with its disk: end that, or give another"
+    )]
+    Locked {
+        /// The path as given.
+        path: String,
+    },
     /// It holds data.
     #[error(
         "swap {path} holds {found}, and ebb would overwrite it: give another path; or if all of that can go, add \",overwrite=yes\", or run \"wipefs --all {path}\" and then \"mkswap {path}\""

@@ -2,13 +2,15 @@
 
 use super::content::{Content, SearchTime, content};
 use super::error::{OpenError, errno, system};
-use super::opened::{OpenedDevice, facts, finish, is_in_memory, usable};
+use super::loop_device;
+use super::opened::{OpenedDevice, facts, finish, usable};
 use super::spec::SwapTarget;
 use super::swap_header::{CLUSTER, HEADER, PendingHeader, named_bytes};
 use super::sysfs;
 use crate::size::human;
 use ebb_engine::PAGE_SIZE;
 use ebb_sys::block_device;
+use ebb_sys::file::is_locked;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -43,10 +45,13 @@ pub fn existing(
     look: &SearchTime<'_>,
 ) -> Result<OpenedDevice, OpenError> {
     let name = path.display().to_string();
+    let block = metadata.file_type().is_block_device();
+    if !block {
+        check_no_loop(&name, (metadata.dev(), metadata.ino()))?;
+    }
     if sysfs::is_active_swap(metadata) {
         return Err(OpenError::ActiveSwap { path: name });
     }
-    let block = metadata.file_type().is_block_device();
     let (fd, whole) = hold(path, &name, metadata, block)?;
     // Before its size: nobody is to enlarge what is somebody's data.
     let pending_header = may_be_written(&fd, &name, whole, place, look)?;
@@ -76,14 +81,6 @@ pub fn existing(
     // A swap file with holes is one that the kernel refuses, so none are made in it unless
     // asked for.
     facts.wants_discard = place.discard.unwrap_or(block && disk.discards);
-    // A block device lies in none: its node does.
-    facts.in_memory =
-        !block && is_in_memory(&fd).map_err(|errno| system(&name, "see its file system", errno))?;
-    if facts.in_memory {
-        notes.push(format!(
-            "swap {name} lies in a file system in memory: swapping there frees no RAM; give a file on a disk"
-        ));
-    }
     let mut device = finish(fd, facts, name, place, notes);
     device.pending_header = pending_header;
     Ok(device)
@@ -126,6 +123,17 @@ fn end(
     Ok(area)
 }
 
+/// That no loop device lies over a file.
+fn check_no_loop(name: &str, file: (u64, u64)) -> Result<(), OpenError> {
+    match loop_device::all().find(|device| device.file == file) {
+        None => Ok(()),
+        Some(device) => Err(OpenError::UnderLoop {
+            path: name.to_owned(),
+            device: device.path.display().to_string(),
+        }),
+    }
+}
+
 /// Opens it for nobody else meanwhile, and says how large it is.
 fn hold(
     path: &Path,
@@ -157,6 +165,10 @@ fn hold(
         Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
         Err(Errno::WOULDBLOCK) => return Err(OpenError::Taken { path: own() }),
         Err(errno) => return Err(system(name, "lock it", errno)),
+    }
+    // Locks of that kind have nothing to do with ours. Not all file systems know them.
+    if is_locked(&fd) == Ok(true) {
+        return Err(OpenError::Locked { path: own() });
     }
     let whole = if block {
         block_device::size_bytes(&fd).map_err(failed("see its size"))?

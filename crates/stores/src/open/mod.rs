@@ -14,7 +14,10 @@
 mod content;
 mod error;
 mod existing;
+mod identity;
+mod loop_device;
 mod opened;
+mod overlay;
 mod private_file;
 mod spec;
 mod swap_header;
@@ -22,6 +25,7 @@ mod sysfs;
 
 pub use content::SearchTime;
 pub use error::OpenError;
+pub use identity::FileIdentity;
 pub use opened::OpenedDevice;
 pub use spec::{MAX_NODE, MAX_PRIORITY, SpecError, SwapSpec, SwapTarget};
 pub use swap_header::PendingHeader;
@@ -30,13 +34,12 @@ pub use sysfs::active_swaps;
 #[cfg(fuzzing)]
 pub use sysfs::fuzz_swaps;
 
+use crate::size::human;
 use error::{errno, system};
-use rustix::fd::OwnedFd;
-use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// Opens what `spec` names; none for [`SwapSpec::None`].
@@ -53,55 +56,6 @@ pub fn open(spec: &SwapSpec, look: &SearchTime<'_>) -> Result<Option<OpenedDevic
             }
             None => open_default(place).map(Some),
         },
-    }
-}
-
-/// A file or block device, by whatever name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FileIdentity {
-    /// A block device, which may have several names: its number.
-    Block(u64),
-    /// Anything else: its file system, and its number there.
-    File(u64, u64),
-}
-
-impl FileIdentity {
-    /// Refuses what `spec` names if it is one of our `own`, each with the path it was given by.
-    ///
-    /// # Errors
-    /// [`OpenError::Own`].
-    pub fn refuse<'a>(
-        spec: &SwapSpec,
-        mut own: impl Iterator<Item = (Option<Self>, &'a str)>,
-    ) -> Result<(), OpenError> {
-        let Some(named) = Self::named(spec) else {
-            return Ok(());
-        };
-        match own.find(|(identity, _)| *identity == Some(named)) {
-            Some((_, path)) => Err(OpenError::Own { path: path.into() }),
-            None => Ok(()),
-        }
-    }
-
-    /// The identity of what `spec` names; none if nothing is there, or it names nothing.
-    pub fn named(spec: &SwapSpec) -> Option<Self> {
-        let SwapSpec::At(place) = spec else {
-            return None;
-        };
-        let named = fs::metadata(place.path.as_ref()?).ok()?;
-        Some(match named.file_type().is_block_device() {
-            true => Self::Block(named.rdev()),
-            false => Self::File(named.dev(), named.ino()),
-        })
-    }
-
-    /// That of an open file.
-    pub fn of(opened: &OwnedFd) -> Option<Self> {
-        let opened = rustix::fs::fstat(opened).ok()?;
-        Some(match FileType::from_raw_mode(opened.st_mode) {
-            FileType::BlockDevice => Self::Block(opened.st_rdev),
-            _ => Self::File(opened.st_dev, opened.st_ino),
-        })
     }
 }
 
@@ -122,8 +76,11 @@ fn check_node(path: &Path, place: &SwapTarget, nodes: &[u16]) -> Result<(), Open
     }
 }
 
-/// A private file in the first directory that is not in memory; in memory only if there is
-/// no other.
+/// Free bytes with which a directory is taken for the default file, whatever the next ones have.
+const ENOUGH: u64 = 1 << 30;
+
+/// A private file in the first directory on a disk that has room enough, else in that with the most; in memory only if
+/// there is no other.
 fn open_default(place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
     let directories: Vec<PathBuf> = std::env::var_os("TMPDIR")
         .filter(|dir| !dir.is_empty())
@@ -132,19 +89,39 @@ fn open_default(place: &SwapTarget) -> Result<OpenedDevice, OpenError> {
         .map(PathBuf::from)
         .collect();
     let mut tried = Vec::new();
-    let mut in_memory = None;
+    let mut best: Option<(u64, OpenedDevice)> = None;
     for directory in &directories {
         match private_file::in_directory(directory, place) {
-            Ok(device) if !device.facts.in_memory => return Ok(device),
-            Ok(device) => in_memory = in_memory.or(Some(device)),
+            Ok(device) => {
+                let room = match device.facts.in_memory {
+                    true => 0,
+                    false => private_file::free_bytes(&device.fd).unwrap_or(0),
+                };
+                if room >= ENOUGH {
+                    return Ok(device);
+                }
+                if best.as_ref().is_none_or(|(most, _)| room > *most) {
+                    best = Some((room, device));
+                }
+            }
             // Another directory does not help.
             Err(error @ OpenError::FilesLimited { .. }) => return Err(error),
             Err(error) => tried.push(error.to_string()),
         }
     }
-    in_memory.ok_or_else(|| OpenError::NoDirectory {
-        tried: tried.join("; "),
-    })
+    let Some((room, mut device)) = best else {
+        let tried = tried.join("; ");
+        return Err(OpenError::NoDirectory { tried });
+    };
+    // One in memory has its own note.
+    if room > 0 {
+        device.notes.push(format!(
+            "swap {}: only {} is free there, and no other directory for temporary files has more: name one with --swap PATH",
+            device.name,
+            human(room)
+        ));
+    }
+    Ok(device)
 }
 
 /// The refusal of a path where there is nothing.

@@ -1,6 +1,7 @@
 //! An opened device, whatever it was opened from.
 
 use super::error::OpenError;
+use super::overlay::upper_layer;
 use super::spec::SwapTarget;
 use super::swap_header::PendingHeader;
 use super::sysfs::Disk;
@@ -57,11 +58,18 @@ pub fn usable(
     Ok(size.min(MAX_DEVICE))
 }
 
-/// Whether a file lies in a file system that is memory itself.
-pub fn is_in_memory(fd: &OwnedFd) -> Result<bool, Errno> {
+/// Whether a file lies in a file system that is memory itself, or in an overlay over one, as far as that can be seen.
+fn is_in_page_cache_alone(fd: &OwnedFd) -> bool {
     const TMPFS: u32 = 0x0102_1994;
     const RAMFS: u32 = 0x8584_58f6;
-    Ok(matches!(file_system(fd)?, TMPFS | RAMFS))
+    const OVERLAY: u32 = 0x794c_7630;
+    let mut kind = file_system(fd);
+    if kind == Ok(OVERLAY)
+        && let Some(upper) = upper_layer(fd)
+    {
+        kind = rustix::fs::statfs(upper).map(|found| found.f_type as u32);
+    }
+    matches!(kind, Ok(TMPFS | RAMFS))
 }
 
 /// The kind of a file's file system, by its number.
@@ -72,6 +80,7 @@ fn file_system(fd: &OwnedFd) -> Result<u32, Errno> {
 /// The facts of a device of `size` bytes on that disk.
 pub fn facts(size: u64, disk: &Disk, place: &SwapTarget) -> Facts {
     let mut facts = Facts::new(size / PAGE_SIZE as u64);
+    facts.in_memory = disk.in_memory;
     facts.rotational = place.rotational.unwrap_or(disk.rotational);
     facts.with_node(place.node.or(disk.node))
 }
@@ -85,8 +94,16 @@ pub fn finish(
     place: &SwapTarget,
     mut notes: Vec<String>,
 ) -> OpenedDevice {
-    facts.direct = !facts.in_memory && go_direct(&fd, facts.base);
-    if !facts.direct && !facts.in_memory {
+    // The node of a block device says nothing of the device.
+    let in_page_cache = !facts.block && is_in_page_cache_alone(&fd);
+    facts.in_memory |= in_page_cache;
+    if facts.in_memory {
+        notes.push(format!(
+            "swap {name} lies in memory, where what is written still takes RAM: give a directory, file or device on a disk"
+        ));
+    }
+    facts.direct = !in_page_cache && go_direct(&fd, facts.base);
+    if !facts.direct && !in_page_cache {
         let _ = rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::Random);
         notes.push(format!(
             "swap {name}: transfers past the page cache (O_DIRECT) are not safe or not possible on its file system, so they are slower"

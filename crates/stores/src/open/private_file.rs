@@ -1,7 +1,7 @@
 //! Private swap files: made without a name, or unlinked at once.
 
 use super::error::{OpenError, system};
-use super::opened::{MAX_DEVICE, OpenedDevice, facts, finish, is_in_memory, usable};
+use super::opened::{MAX_DEVICE, OpenedDevice, facts, finish, usable};
 use super::spec::SwapTarget;
 use super::swap_header::CLUSTER;
 use super::sysfs;
@@ -38,6 +38,12 @@ pub fn in_directory(directory: &Path, place: &SwapTarget) -> Result<OpenedDevice
     private(fd, name, place)
 }
 
+/// Bytes that are free in the file system of an open file.
+pub fn free_bytes(fd: &OwnedFd) -> Result<u64, Errno> {
+    let space = rustix::fs::fstatvfs(fd)?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
 /// Whether a directory that can be reached has no name any more: it is somebody's current one.
 pub fn is_removed(directory: &Path) -> bool {
     std::fs::metadata(directory).is_ok_and(|meta| meta.nlink() == 0)
@@ -57,9 +63,7 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
         let name = name.clone();
         move |errno| system(&name, doing, errno)
     };
-    let space = rustix::fs::fstatvfs(&fd).map_err(failed("see how much is free"))?;
-    let in_memory = is_in_memory(&fd).map_err(failed("see its file system"))?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let free = free_bytes(&fd).map_err(failed("see how much is free"))?;
     let limit = rustix::process::getrlimit(Resource::Fsize)
         .current
         .unwrap_or(u64::MAX);
@@ -107,17 +111,11 @@ fn private(fd: OwnedFd, name: String, place: &SwapTarget) -> Result<OpenedDevice
         },
         errno => system(&name, "set its size", errno),
     })?;
-    if in_memory {
-        notes.push(format!(
-            "swap {name} is a file system in memory: swapping there frees no RAM; give a directory on a disk"
-        ));
-    }
     let dev = rustix::fs::fstat(&fd).map_err(failed("look at it"))?.st_dev;
     let disk = sysfs::disk(dev);
     let mut facts = facts(size, &disk, place);
     // Punching holes and filling them again costs several times what writing over does, and
     // the whole file goes at the end anyway.
     facts.wants_discard = place.discard.unwrap_or(false);
-    facts.in_memory = in_memory;
     Ok(finish(fd, facts, name, place, notes))
 }

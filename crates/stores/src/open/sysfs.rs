@@ -13,6 +13,8 @@ pub struct Disk {
     pub rotational: bool,
     /// Flag: it takes discards.
     pub discards: bool,
+    /// Flag: it is memory itself.
+    pub in_memory: bool,
     /// Node it hangs on.
     pub node: Option<Node>,
 }
@@ -34,7 +36,9 @@ fn disk_in(sys: &Path, dev: Dev) -> Disk {
     } else {
         &found
     };
+    let name = disk.file_name().unwrap_or_default().as_encoded_bytes();
     Disk {
+        in_memory: name.starts_with(b"zram") || name.starts_with(b"ram"),
         rotational: number(&disk.join("queue/rotational")) == Some(1),
         discards: number(&disk.join("queue/discard_max_bytes")).is_some_and(|bytes| bytes > 0),
         node: node(sys, disk),
@@ -95,7 +99,8 @@ fn swap_paths(table: &str) -> impl Iterator<Item = PathBuf> {
         .map(|field| PathBuf::from(unescape(field)))
 }
 
-fn unescape(field: &str) -> String {
+/// A word of a table of the kernel's without its octal escapes.
+pub fn unescape(field: &str) -> String {
     let mut parts = field.split('\\');
     let mut text = parts.next().unwrap_or("").to_owned();
     for part in parts {
@@ -176,10 +181,12 @@ mod tests {
         link("8:0", "devices/pci0/block/sda");
         link("8:1", "devices/pci0/block/sda/sda1");
         link("254:0", "devices/virtual/vda");
+        write("devices/virtual/block/zram0/queue/rotational", "0\n");
+        link("253:0", "devices/virtual/block/zram0");
         let spinning = Disk {
             rotational: true,
-            discards: false,
             node: Some(Node(1)),
+            ..Disk::default()
         };
         let of = |major, minor| disk_in(&sys, rustix::fs::makedev(major, minor));
         assert_eq!(of(8, 0), spinning);
@@ -189,6 +196,7 @@ mod tests {
             ..Disk::default()
         };
         assert_eq!(of(254, 0), flash);
+        assert!(of(253, 0).in_memory);
     }
 
     #[test]

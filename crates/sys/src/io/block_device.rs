@@ -8,11 +8,20 @@ use std::ffi::c_long;
 
 const BLKGETSIZE64: Opcode = ioctl::opcode::read::<usize>(0x12, 114);
 const BLKDISCARD: Opcode = ioctl::opcode::none(0x12, 119);
+const LOOP_GET_STATUS64: Opcode = ioctl::opcode::none(b'L', 5);
 
 /// Bytes of the block device behind `fd`. ENOTTY: not a block device.
 pub fn size_bytes(fd: impl AsFd) -> Result<u64, Errno> {
     // SAFETY: BLKGETSIZE64 writes one u64 and reads nothing.
     unsafe { ioctl::ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+/// The file under a loop device: the number of its file system, and its own there. ENXIO: there is none.
+pub fn loop_file(fd: impl AsFd) -> Result<(u64, u64), Errno> {
+    // SAFETY: LOOP_GET_STATUS64 writes a `loop_info64`, of 29 words, and reads nothing.
+    let [file_system, file, ..] =
+        unsafe { ioctl::ioctl(fd, Getter::<LOOP_GET_STATUS64, [u64; 29]>::new()) }?;
+    Ok((file_system, file))
 }
 
 /// Tells the block device that `len` bytes from `offset` are no longer needed.

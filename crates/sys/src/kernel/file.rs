@@ -67,6 +67,27 @@ pub fn size_on_disk(fd: i32) -> Option<u64> {
     (regular && !IN_MEMORY.contains(&system)).then_some(facts.st_size as u64)
 }
 
+/// Whether a lock of another open file, or of a process, is on any byte of the file. Those of flock(2) are of another
+/// kind. This takes none.
+///
+/// # Errors
+/// Those of fcntl(2).
+pub fn is_locked(fd: impl AsFd) -> Result<bool, Errno> {
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    let fd = fd.as_fd().as_raw_fd().into();
+    let lock_at = (&raw mut lock).expose_provenance() as c_long;
+    let args = [fd, libc::F_OFD_GETLK.into(), lock_at, 0, 0, 0];
+    // SAFETY: the kernel reads the lock and writes the one that is in its way there.
+    unsafe { raw::checked(libc::SYS_fcntl, args) }?;
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
 /// Reads from `offset` on until `into` is full or the file ends; the bytes read.
 ///
 /// # Errors
