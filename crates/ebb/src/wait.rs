@@ -103,7 +103,7 @@ impl AsFd for Running {
 }
 
 impl Running {
-    /// Starts `command` with the signals that `ebb` was started with.
+    /// Starts `command` with the signals that `ebb` was started with, and without the standard streams that it lacked.
     ///
     /// # Errors
     /// Those of fork and exec.
@@ -112,7 +112,7 @@ impl Running {
         signals: Signals,
         mut wrap: Option<Wrap>,
     ) -> io::Result<Self> {
-        signals.inherited().restore_in(&mut command);
+        signals.inherited().restore_all_in(&mut command);
         let child = command.spawn()?;
         if let Some(wrap) = &mut wrap {
             wrap.started(child.id())?;

@@ -1,8 +1,8 @@
-//! The signal mask that this process was started with, and the signals that it ignored. It changes both for itself;
-//! programs that it starts are to have them as they were.
+//! The signal mask that this process was started with, the signals that it ignored, and the standard streams that it
+//! lacked. It changes them for itself; programs that it starts are to have them as they were.
 //!
-//! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. So a function that the C library calls
-//! earlier notes it.
+//! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. It opens `/dev/null` in place of streams
+//! that are closed. So a function that the C library calls earlier notes both.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -15,13 +15,20 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Flag: the process was started with SIGPIPE ignored, as systemd does.
 static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 
+/// Flags: the process was started without standard input, output, or error.
+static LACKS_STREAM: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
 #[unsafe(link_section = ".text.startup")]
 extern "C" fn note() {
     IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Relaxed);
+    for (fd, lacks) in (0..).zip(&LACKS_STREAM) {
+        // SAFETY: asks for the flags of a number, whatever that is.
+        lacks.store(unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0, Relaxed);
+    }
 }
 
 // SAFETY: a pointer to a function of this kind is what the section is made of. Nothing has to be set up for it: it makes
-// one system call.
+// system calls alone.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn() = note;
@@ -60,7 +67,24 @@ impl Inherited {
         }
     }
 
-    /// Lets the program that `command` starts have it.
+    /// Lets the program that `command` starts have these, and none of the standard streams that this process was started
+    /// without.
+    pub fn restore_all_in(&self, command: &mut Command) {
+        let lacks = LACKS_STREAM.each_ref().map(|lacks| lacks.load(Relaxed));
+        // SAFETY: the closure makes system calls and touches no memory. Nothing of ours has these numbers: the runtime has
+        // put `/dev/null` there.
+        unsafe {
+            command.pre_exec(move || {
+                for (fd, _) in (0..).zip(lacks).filter(|(_, lacks)| *lacks) {
+                    libc::close(fd);
+                }
+                Ok(())
+            });
+        }
+        self.restore_in(command);
+    }
+
+    /// Lets the program that `command` starts have these. Its standard streams are another matter.
     pub fn restore_in(&self, command: &mut Command) {
         let Self {
             mask,
