@@ -65,12 +65,16 @@ pub struct Running {
     wrap: Option<Wrap>,
 }
 
-/// Blocks the signals to forward. Before any thread is started: they inherit the mask.
+/// Signals that are taken and go no further. SIGCHLD ends a wait. SIGTTOU would stop `ebb` for a line on a terminal where a
+/// shell under it has another group in the foreground (`stty tostop`); blocked it does not come.
+const UNHEEDED: [i32; 2] = [libc::SIGCHLD, libc::SIGTTOU];
+
+/// Blocks the signals to forward, and those unheeded. Before any thread is started: they inherit the mask.
 ///
 /// # Errors
 /// Those of signalfd(2).
 pub fn prepare() -> io::Result<Signals> {
-    let all: Vec<i32> = signalfd::passed_on().chain([libc::SIGCHLD]).collect();
+    let all: Vec<i32> = signalfd::passed_on().chain(UNHEEDED).collect();
     Signals::block(&all)
 }
 
@@ -178,7 +182,7 @@ impl Running {
 
     fn pass_on(&self, received: Received, told: &mut Told, supervisor: &Supervisor) {
         let signal = received.signal;
-        if signal == libc::SIGCHLD {
+        if UNHEEDED.contains(&signal) {
             return;
         }
         let ends = ending::ends(signal);
