@@ -56,11 +56,11 @@ pub fn size(args: SizeArgs) -> Result<ExitCode> {
 }
 
 /// A program of a tree that runs: what is known after each window, until the last one or its end.
-fn running(pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
-    let first = stats_of(pid)?;
+fn running(mut pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
+    let first = stats_of(&mut pid)?;
     let factor = factor();
     follow(first, Watch::new(interval), factor, &mut form, || {
-        stats_of(pid)
+        stats_of(&mut pid)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -71,7 +71,7 @@ fn follow(
     mut watch: Watch,
     factor: f64,
     form: &mut Form,
-    ask: impl Fn() -> Result<StatsShown>,
+    mut ask: impl FnMut() -> Result<StatsShown>,
 ) -> Result<()> {
     let mut is_written = false;
     while let Some(wait) = watch.due_in() {
