@@ -39,6 +39,9 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     if codec == Codec::None && !limits.writeback {
         bail!("--pool none with --writeback off leaves no place for cold pages: drop one of them");
     }
+    if codec == Codec::None && limits.pool_max.is_some() {
+        bail!("--pool none with --pool-max leaves no pool to limit: drop one of them");
+    }
     check_faults()?;
     let (devices, pending_header) = devices(specs)?;
     let setup = Setup {
