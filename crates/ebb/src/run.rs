@@ -314,8 +314,10 @@ fn warn_if_unmanaged(program: &Program, library: &Library) {
 }
 
 fn not_started(path: &Path, error: &std::io::Error) -> End {
-    let path = path.display();
-    say::now(&format!("ebb: cannot execute {path}: {error}"));
+    let is_missing = error.raw_os_error() == Some(libc::ENOENT);
+    let loader = is_missing.then(|| program::missing_loader(path)).flatten();
+    let why = loader.unwrap_or_else(|| error.to_string());
+    say::now(&format!("ebb: cannot execute {}: {why}", path.display()));
     End::Exited(match error.raw_os_error() {
         Some(libc::ENOENT) => 127,
         Some(
