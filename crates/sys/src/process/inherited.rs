@@ -4,9 +4,11 @@
 //! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. It opens `/dev/null` in place of streams
 //! that are closed. So a function that the C library calls earlier notes both.
 
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
@@ -22,8 +24,7 @@ static LACKS_STREAM: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 extern "C" fn note() {
     IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Relaxed);
     for (fd, lacks) in (0..).zip(&LACKS_STREAM) {
-        // SAFETY: asks for the flags of a number, whatever that is.
-        lacks.store(unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0, Relaxed);
+        lacks.store(fcntl_getfd(standard(fd)).is_err(), Relaxed);
     }
 }
 
@@ -40,6 +41,12 @@ fn is_ignored(signal: i32) -> bool {
         libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) == 0
             && now.assume_init().sa_sigaction == libc::SIG_IGN
     }
+}
+
+/// A standard stream, for calls that fail where it is closed.
+fn standard(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: not -1. Nothing of ours has this number.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// A signal mask, whether SIGPIPE and SIGCHLD are ignored, and the limit of descriptors.
@@ -71,12 +78,11 @@ impl Inherited {
     /// without.
     pub fn restore_all_in(&self, command: &mut Command) {
         let lacks = LACKS_STREAM.each_ref().map(|lacks| lacks.load(Relaxed));
-        // SAFETY: the closure makes system calls and touches no memory. Nothing of ours has these numbers: the runtime has
-        // put `/dev/null` there.
+        // SAFETY: the closure makes system calls and touches no memory but its own.
         unsafe {
             command.pre_exec(move || {
                 for (fd, _) in (0..).zip(lacks).filter(|(_, lacks)| *lacks) {
-                    libc::close(fd);
+                    let _ = fcntl_setfd(standard(fd), FdFlags::CLOEXEC);
                 }
                 Ok(())
             });
