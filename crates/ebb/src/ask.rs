@@ -16,7 +16,10 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 /// # Errors
 /// The process belongs to no tree, or the supervisor refused, with the reason.
 pub fn ask(pid: u32, request: &Request) -> Result<String> {
-    let mut ask = Ask::send(pid, request)?;
+    answer(Ask::send(pid, request)?)
+}
+
+fn answer(mut ask: Ask) -> Result<String> {
     let mut progress = Progress::new();
     let mut told = false;
     loop {
@@ -72,12 +75,13 @@ fn last(reply: Reply, progress: &mut Progress) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The figures of the tree that a process is in.
+/// The figures of the tree that process `pid` is in, and from then on of that tree: the number becomes its supervisor's.
 ///
 /// # Errors
 /// It is in none, or the supervisor is of another version.
-pub fn stats_of(pid: u32) -> Result<StatsShown> {
-    parsed(&ask(pid, &Request::Stats)?)
+pub fn stats_of(pid: &mut u32) -> Result<StatsShown> {
+    let Figures(ask) = Figures::follow(pid)?;
+    parsed(&answer(ask)?)
 }
 
 /// The figures of the tree that this process supervises, by its `control_value`.
@@ -98,6 +102,17 @@ impl Figures {
     /// It is in none.
     pub fn ask(pid: u32) -> Result<Self> {
         Ok(Self(Ask::send(pid, &Request::Stats)?))
+    }
+
+    /// The same of a tree that is asked again and again. The process may end before it does, so its number becomes the
+    /// supervisor's, where that has one here.
+    ///
+    /// # Errors
+    /// It is in none.
+    pub fn follow(pid: &mut u32) -> Result<Self> {
+        let figures = Self::ask(*pid)?;
+        *pid = figures.supervisor().unwrap_or(*pid);
+        Ok(figures)
     }
 
     /// The supervisor that is asked; none if it has no number here.

@@ -14,10 +14,10 @@ use std::time::Duration;
 ///
 /// # Errors
 /// The process belongs to no tree.
-pub fn stats(args: StatsArgs) -> Result<ExitCode> {
+pub fn stats(mut args: StatsArgs) -> Result<ExitCode> {
     let watch = args.watch.as_deref();
     let pace = watch.map(|text| pace("--watch", text)).transpose()?;
-    let mut stats = stats_of(args.pid)?;
+    let mut stats = stats_of(&mut args.pid)?;
     loop {
         let mut out = stdout().lock();
         if args.prometheus {
@@ -36,7 +36,7 @@ pub fn stats(args: StatsArgs) -> Result<ExitCode> {
         let Some(pace) = pace else { break };
         std::thread::sleep(pace);
         // Its end is the end of the watch.
-        match stats_of(args.pid) {
+        match stats_of(&mut args.pid) {
             Ok(next) => stats = next,
             Err(_) => break,
         }

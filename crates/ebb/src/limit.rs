@@ -26,6 +26,7 @@ pub fn limit(args: LimitArgs) -> Result<ExitCode> {
     if args.only && args.pool.is_empty() && args.memory.is_none() {
         bail!("--only says whose limit is changed: give --pool-max or --writeback too");
     }
+    let changes = args.memory.is_some() || !args.pool.is_empty();
     let change = LimitChange {
         process: args.only.then_some(args.pid),
         memory: args.memory,
@@ -36,14 +37,24 @@ pub fn limit(args: LimitArgs) -> Result<ExitCode> {
     let answer = ask(args.pid, &Request::Limit(change))?;
     let limits: LimitsShown = serde_json::from_str(&answer)
         .context("ask with the ebb that runs the program: the answer is of another version")?;
-    let mut out = stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &limits)?;
-        writeln!(out)?;
-    } else {
-        show(&mut out, &limits)?;
-    }
+    let written = write(args.json, &limits);
+    match changes {
+        true => written.context("it was done, but standard output does not take the limits"),
+        false => written,
+    }?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn write(json: bool, limits: &LimitsShown) -> Result<()> {
+    let mut out = stdout().lock();
+    match json {
+        true => {
+            serde_json::to_writer_pretty(&mut out, limits)?;
+            writeln!(out)?;
+        }
+        false => show(&mut out, limits)?,
+    }
+    Ok(out.flush()?)
 }
 
 fn on_off(on: bool) -> &'static str {

@@ -2,7 +2,9 @@
 //!
 //! Reads headers only; executes nothing.
 
-use ebb_sys::elf::{MAX_SCRIPTS, ProgramKind, UnmanagedReason, program_kind, raises_privileges};
+use ebb_sys::elf::{
+    MAX_SCRIPTS, ProgramKind, UnmanagedReason, loader_of, program_kind, raises_privileges,
+};
 use ebb_sys::proc::{self, Process};
 use ebb_tree::HIDDEN;
 use std::ffi::{OsStr, OsString};
@@ -105,6 +107,15 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<Program, NotExecuta
         None => NotExecutable::NotFound(format!(
             "{shown}: command not found in $PATH: install it, or give its path"
         )),
+    })
+}
+
+/// Why the system says that a file is not there which is: its loader is not.
+pub fn missing_loader(file: &Path) -> Option<String> {
+    let loader = loader_of(File::open(file).ok()?)?;
+    let is_there = Path::new(OsStr::from_bytes(loader.bytes())).exists();
+    (!is_there).then(|| {
+        format!("its loader {loader} is not there: install it, or a program that is built for this system")
     })
 }
 

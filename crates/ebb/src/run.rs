@@ -101,7 +101,8 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
         Ok(running) => running,
         Err(error) => return Ok(not_started(&program.path, &error)),
     };
-    // The program has started, so it does not inherit these.
+    // The program has these now, and it inherits nothing of the rest.
+    inherited.close();
     ebb_sys::thread::prompt();
     supervisor.raise_descriptor_limit();
     companion.begun();
@@ -123,15 +124,7 @@ pub fn run_beside(mut args: RunArgs, companion: &mut dyn Companion) -> Result<En
     summarize(&args, &stats);
     companion.ended(&stats, ran);
     companion.stop(&mut || drop(supervisor.turn()));
-    leave_processes(
-        &mut supervisor,
-        &running,
-        &hooks,
-        serving,
-        &mut report,
-        inherited,
-        end,
-    )
+    leave_processes(&mut supervisor, &running, &hooks, serving, &mut report, end)
 }
 
 /// Supervises until the program has ended.
@@ -153,7 +146,6 @@ fn leave_processes(
     hooks: &Hooks,
     mut serving: Option<Serving>,
     report: &mut dyn FnMut(&Supervisor),
-    inherited: Inherited,
     end: End,
 ) -> Result<End> {
     if let Err(error) = hooks.wait(running, supervisor) {
@@ -176,7 +168,7 @@ fn leave_processes(
             if let Some(Err(error)) = serving.as_mut().map(Serving::again) {
                 say::line(&format!("ebb: {error:#}"));
             }
-            stay_behind(supervisor, running, inherited)?;
+            stay_behind(supervisor, running)?;
             report(supervisor);
             // Of what was started since.
             let _ = hooks.wait(running, supervisor);
@@ -242,7 +234,7 @@ fn summarize(args: &RunArgs, stats: &StatsShown) {
 
 /// Supervises the processes that the ended program leaves, as long as they live. Readers of our output wait for
 /// them alone.
-fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inherited) -> Result<()> {
+fn stay_behind(supervisor: &mut Supervisor, running: &Running) -> Result<()> {
     let null = std::fs::File::options()
         .read(true)
         .write(true)
@@ -251,7 +243,6 @@ fn stay_behind(supervisor: &mut Supervisor, running: &Running, inherited: Inheri
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     say::leave();
-    inherited.close();
     let mut carries_on = false;
     while supervisor.still_has_processes() {
         carries_on = carries_on || supervisor.carries_on()?;
@@ -323,8 +314,10 @@ fn warn_if_unmanaged(program: &Program, library: &Library) {
 }
 
 fn not_started(path: &Path, error: &std::io::Error) -> End {
-    let path = path.display();
-    say::now(&format!("ebb: cannot execute {path}: {error}"));
+    let is_missing = error.raw_os_error() == Some(libc::ENOENT);
+    let loader = is_missing.then(|| program::missing_loader(path)).flatten();
+    let why = loader.unwrap_or_else(|| error.to_string());
+    say::now(&format!("ebb: cannot execute {}: {why}", path.display()));
     End::Exited(match error.raw_os_error() {
         Some(libc::ENOENT) => 127,
         Some(

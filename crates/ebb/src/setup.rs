@@ -39,12 +39,11 @@ pub fn setup(args: &RunArgs) -> Result<(Setup, Vec<PendingHeader>)> {
     if codec == Codec::None && !limits.writeback {
         bail!("--pool none with --writeback off leaves no place for cold pages: drop one of them");
     }
+    if codec == Codec::None && limits.pool_max.is_some() {
+        bail!("--pool none with --pool-max leaves no pool to limit: drop one of them");
+    }
     check_faults()?;
-    let (devices, pending_header) = devices(if specs.is_empty() {
-        vec![SwapSpec::default()]
-    } else {
-        specs
-    })?;
+    let (devices, pending_header) = devices(specs)?;
     let setup = Setup {
         budget_pages: budget / PAGE_SIZE as u64,
         // The outer run's figure is that of the start: it may be waiting for this one.
@@ -83,13 +82,13 @@ fn budgets(available: &Available) -> RangeInclusive<u64> {
     SMALLEST / PAGE_SIZE as u64..=available.total / PAGE_SIZE as u64
 }
 
-/// The codec and the swap devices that the options name.
+/// The codec and the swap devices that the options name; without any, the default.
 ///
 /// # Errors
 /// An option is wrong; the message says what is allowed.
 pub fn places(args: &RunArgs) -> Result<(Codec, Vec<SwapSpec>)> {
     let codec = codec(args.pool.as_deref().unwrap_or("lz4"))?;
-    let specs = args
+    let mut specs = args
         .swap
         .iter()
         .map(|text| {
@@ -103,10 +102,17 @@ pub fn places(args: &RunArgs) -> Result<(Codec, Vec<SwapSpec>)> {
     if specs.contains(&SwapSpec::None) && codec == Codec::None {
         bail!("--pool none with --swap none leaves no place for cold pages: drop one of them");
     }
+    if specs.is_empty() {
+        specs.push(SwapSpec::default());
+    }
     Ok((codec, specs))
 }
 
-fn budget(text: Option<&str>, available: &Available) -> Result<u64> {
+/// The budget that this text means, or the default.
+///
+/// # Errors
+/// It is no size, too small, or more than there is; the message says what is allowed.
+pub fn budget(text: Option<&str>, available: &Available) -> Result<u64> {
     let budget = match text {
         None => available.default_budget(),
         Some(text) => {

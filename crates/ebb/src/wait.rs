@@ -65,12 +65,16 @@ pub struct Running {
     wrap: Option<Wrap>,
 }
 
-/// Blocks the signals to forward. Before any thread is started: they inherit the mask.
+/// Signals that are taken and go no further. SIGCHLD ends a wait. SIGTTOU would stop `ebb` for a line on a terminal where a
+/// shell under it has another group in the foreground (`stty tostop`); blocked it does not come.
+const UNHEEDED: [i32; 2] = [libc::SIGCHLD, libc::SIGTTOU];
+
+/// Blocks the signals to forward, and those unheeded. Before any thread is started: they inherit the mask.
 ///
 /// # Errors
 /// Those of signalfd(2).
 pub fn prepare() -> io::Result<Signals> {
-    let all: Vec<i32> = signalfd::passed_on().chain([libc::SIGCHLD]).collect();
+    let all: Vec<i32> = signalfd::passed_on().chain(UNHEEDED).collect();
     Signals::block(&all)
 }
 
@@ -103,7 +107,7 @@ impl AsFd for Running {
 }
 
 impl Running {
-    /// Starts `command` with the signals that `ebb` was started with.
+    /// Starts `command` with the signals that `ebb` was started with, and without the standard streams that it lacked.
     ///
     /// # Errors
     /// Those of fork and exec.
@@ -112,7 +116,7 @@ impl Running {
         signals: Signals,
         mut wrap: Option<Wrap>,
     ) -> io::Result<Self> {
-        signals.inherited().restore_in(&mut command);
+        signals.inherited().restore_all_in(&mut command);
         let child = command.spawn()?;
         if let Some(wrap) = &mut wrap {
             wrap.started(child.id())?;
@@ -178,7 +182,7 @@ impl Running {
 
     fn pass_on(&self, received: Received, told: &mut Told, supervisor: &Supervisor) {
         let signal = received.signal;
-        if signal == libc::SIGCHLD {
+        if UNHEEDED.contains(&signal) {
             return;
         }
         let ends = ending::ends(signal);

@@ -14,6 +14,7 @@
 
 use crate::ending;
 use anyhow::{Context, Result};
+use ebb_sys::descriptors;
 use ebb_tree::Supervisor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, kill_process_group, pidfd_open};
@@ -58,7 +59,10 @@ impl Wrap {
             command.env(JPY_PARENT, getpid().as_raw_nonzero().to_string());
         }
         let (read, pipe) = io::pipe().context("--wrap")?;
-        let other = Command::new("/proc/self/exe")
+        let mut other = Command::new("/proc/self/exe");
+        // What the caller gave is for the program.
+        descriptors::keep_from(&mut other);
+        let other = other
             .arg0("tide-wrap")
             .arg("end-group")
             .current_dir("/")

@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::cannot_page;
 use common::tree::{BUDGET, Tree};
+use common::{cannot_page, ebb};
 use ebb_harness::cgroup::{self, Cgroup, KernelSwap};
 use rustix::process::{Pid, Signal, kill_process};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -247,5 +248,33 @@ fn bad_limits_are_refused_with_the_allowed_range() {
     for name in ["memory_bytes", "pool_max", "accept_percent", "writeback"] {
         assert_eq!(before[name], after[name], "{name}");
     }
+    tree.stop(1);
+}
+
+/// A change that nobody is told of was made all the same.
+#[test]
+fn limits_that_cannot_be_written_were_changed() {
+    if cannot_page() {
+        return;
+    }
+    let tree = Tree::start("90M", &["a"], "alone");
+    let said = |args: &[&str]| {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let mut command = Command::new("timeout");
+        command
+            .args(["-k1", "60"])
+            .arg(ebb())
+            .args(["limit", &tree.pid]);
+        let output = command.args(args).stdout(full.unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(125));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(said(&[]).contains("No space left"));
+    for json in [&[][..], &["--json"]] {
+        let changed = said(&[&["-m", "80M"][..], json].concat());
+        assert!(changed.contains("it was done, but"), "{changed}");
+    }
+    assert!(!said(&[]).contains("it was done"));
+    assert_eq!(number(&tree.limit(&[]), "memory_bytes"), 80 * MIB);
     tree.stop(1);
 }

@@ -241,3 +241,37 @@ fn bad_input_has_one_message_with_the_next_step() {
         assert!(said.contains(told), "{arguments:?}: {said}");
     }
 }
+
+/// The report comes as the program ends, and its reader waits for nothing that is left behind.
+#[test]
+fn a_report_into_a_pipe_has_its_end_with_the_program() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let read = {
+        let pipe = pipe.clone();
+        std::thread::spawn(move || fs::read_to_string(pipe).unwrap())
+    };
+    let leaves = "sleep 40 >/dev/null 2>&1 & echo $!";
+    let run = size(&["-o", pipe.to_str().unwrap(), "--", "sh", "-c", leaves]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let start = Instant::now();
+    let report = read.join().unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "it was waited for"
+    );
+    assert!(report.starts_with("The programs had"), "{report}");
+    let left = text(&run.stdout);
+    let kill = Command::new("kill").arg(left.trim()).status();
+    assert!(kill.unwrap().success());
+}

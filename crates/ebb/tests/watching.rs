@@ -101,6 +101,46 @@ fn stats_of_a_running_tree_as_text_and_json() {
     }
 }
 
+/// The process by which a tree was named ends, and the tree goes on: so does the watch.
+#[test]
+fn a_watch_goes_on_as_long_as_the_tree() {
+    if cannot_page() {
+        return;
+    }
+    let mut run = Command::new(ebb())
+        .args(["run", "-m", "64M", "sh", "-c"])
+        .arg("sleep 100 & echo $! $PPID; wait; read line; true")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(run.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    let (program, supervisor) = line.trim().split_once(' ').unwrap();
+    let top = asked(&["top", "--json", program]);
+    let sample: serde_json::Value = serde_json::from_slice(&top.stdout).unwrap();
+    assert_eq!(sample["pid"].as_u64(), supervisor.parse().ok(), "{line}");
+    let mut watch = Command::new("timeout")
+        .args(["-k1", "60"])
+        .arg(ebb())
+        .args(["stats", program, "--json", "--watch", "50ms"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut shown = BufReader::new(watch.stdout.take().unwrap()).lines();
+    shown.next().unwrap().unwrap();
+    let kill = Command::new("kill").arg(program).status();
+    assert!(kill.unwrap().success());
+    let gone = format!("\"pid\":{program},");
+    let has_gone = |line: &Result<String, _>| !line.as_ref().unwrap().contains(&gone);
+    assert!(shown.any(|line| has_gone(&line)), "the watch has ended");
+    assert_eq!(shown.by_ref().take(3).count(), 3);
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
+    assert!(watch.wait().unwrap().success());
+}
+
 /// A supervisor's socket is of one network namespace. Whoever asks from another is told where to ask, and that line works.
 #[test]
 fn a_tree_in_another_network_namespace() {

@@ -28,7 +28,7 @@
 //! | `process::program::OWN_PAGE` | the kernel empties it in a forked child, and it costs no mapping |
 //! | `process::end_watch::HAD_ENDED` | a signal handler has no other owner |
 //! | `process::elf::LOADER` | a child of `vfork` asks, which has no value of ours |
-//! | `process::inherited::IGNORES_PIPE`, `NOTE` | Rust's runtime changes it before there is a value |
+//! | `process::inherited::IGNORES_PIPE`, `LACKS_STREAM`, `NOTE` | Rust's runtime changes it before there is a value |
 //! | `process::stack::STACK_SET` | a thread knows its stack from its stack pointer alone |
 //! | `process::syscall_trap::TRAP` | a signal handler finds it by its symbol; the kernel reads its selector |
 //! | `proc::file::DIRECTORY` | descriptors belong to the table that all our tasks share |

@@ -11,12 +11,11 @@
 
 mod config_file;
 
-use crate::cli::{Cli, RunArgs, Verb};
+use crate::cli::RunArgs;
 use crate::setup::places;
 use anyhow::{Context, Result, anyhow};
-use clap::Parser;
 use config_file::{Specs, Values};
-use ebb_stores::Size;
+use ebb_stores::SwapSpec;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::ErrorKind;
@@ -57,22 +56,29 @@ fn list(filled: &[Filled]) -> String {
     all.join(", ")
 }
 
-/// The defaults that `ebb run` takes now, for people; none if there are none.
+/// What `ebb run` takes now where its command line says nothing.
+pub struct InUse {
+    /// The budget; none: what is free.
+    pub memory: Option<String>,
+    /// Swap devices.
+    pub swap: Vec<SwapSpec>,
+    /// Defaults that are set, for people; none if there are none.
+    pub shown: Option<String>,
+}
+
+/// See [`InUse`].
 ///
 /// # Errors
-/// As of [`fill`].
-pub fn shown() -> Result<Option<String>> {
-    let mut args = Cli::try_parse_from(["ebb", "run", "true"]).map(|cli| cli.verb);
-    let Ok(Verb::Run(args)) = &mut args else {
-        unreachable!("a command alone is enough")
-    };
-    let filled = fill(args)?;
-    let checked = args.memory.as_deref().map(str::parse::<Size>).transpose();
-    checked
-        .context("--memory")
-        .map_err(|error| named(error, &filled))?;
-    places(args).map_err(|error| named(error, &filled))?;
-    Ok((!filled.is_empty()).then(|| list(&filled)))
+/// As of [`fill`]; or a value of the swap devices or the pool is wrong.
+pub fn in_use() -> Result<InUse> {
+    let mut args = RunArgs::of(Vec::new());
+    let filled = fill(&mut args)?;
+    let (_, swap) = places(&args).map_err(|error| named(error, &filled))?;
+    Ok(InUse {
+        memory: args.memory,
+        swap,
+        shown: (!filled.is_empty()).then(|| list(&filled)),
+    })
 }
 
 /// Where the file is looked for.
@@ -172,6 +178,8 @@ fn read(file: &Path) -> Result<Values> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Cli, Verb};
+    use clap::Parser;
 
     fn filled(words: &[&str], variables: &[(&str, &str)], file: &str) -> Result<RunArgs> {
         let words = ["ebb", "run"].iter().chain(words).chain(&["true"]);

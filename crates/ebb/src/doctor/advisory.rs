@@ -1,10 +1,14 @@
-//! The checks for more speed or more room: `ebb run` works without them.
+//! The checks for more speed or more room, and of what `ebb run` takes where its command line says nothing: it works without
+//! the former, and with other options.
 
 use super::check::{Check, Verdict};
 use crate::available::{Available, Source};
+use crate::defaults::{self, InUse};
 use crate::outer::Outer;
+use crate::setup;
+use anyhow::Result;
 use ebb_engine::PAGE_SIZE;
-use ebb_stores::{SearchTime, SwapSpec};
+use ebb_stores::{OpenError, SearchTime, SwapSpec, human};
 use ebb_sys::probe;
 use ebb_sys::secret::{self, Secret};
 use ebb_sys::thread;
@@ -38,16 +42,18 @@ pub fn advisory(access: Option<Access>) -> Vec<Check> {
             "`sysctl -w fs.aio-max-nr=1048576`, or allow io_setup and its kin in the container's seccomp profile",
         ),
     });
-    checks.push(swap_file());
+    let in_use = defaults::in_use();
+    let used = in_use.as_ref().ok();
+    checks.extend(used.map(|used| swap_file(&used.swap)));
     checks.push(signatures());
     checks.push(keys());
-    checks.push(memory());
+    checks.extend(used.map(|used| memory(used.memory.as_deref())));
     checks.push(overcommit());
     checks.push(addresses());
     checks.push(processes());
     checks.push(maps());
     checks.push(huge_pages());
-    checks.push(defaults());
+    checks.push(set_elsewhere(in_use));
     checks.push(match crate::library::path() {
         Ok(library) => Check::ok("preload-library", library.display().to_string()),
         Err(error) => Check::not(
@@ -61,12 +67,12 @@ pub fn advisory(access: Option<Access>) -> Vec<Check> {
 }
 
 /// Options that are set outside the command line.
-fn defaults() -> Check {
-    match crate::defaults::shown() {
+fn set_elsewhere(in_use: Result<InUse>) -> Check {
+    match in_use.map(|used| used.shown) {
         Ok(Some(all)) => Check::ok("defaults", all),
         Ok(None) => Check::ok(
             "defaults",
-            match crate::defaults::file() {
+            match defaults::file() {
                 Some(file) => format!(
                     "none in EBB_MEMORY, EBB_SWAP, EBB_POOL and {}",
                     file.display()
@@ -83,26 +89,41 @@ fn defaults() -> Check {
     }
 }
 
-/// The place for pages that the pool has no room for, without --swap.
-fn swap_file() -> Check {
-    const FIX: &str = "set TMPDIR to a directory on a disk, or name one with --swap PATH";
-    let not = |detail: String| Check::not("swap-file", Verdict::Limited, detail, FIX);
-    match ebb_stores::open(&SwapSpec::default(), &SearchTime::AtMost(Duration::ZERO)) {
-        Ok(Some(device)) if device.facts.in_memory => not(format!(
-            "{}: it lies in memory, where what is written still takes RAM",
-            device.name
-        )),
-        Ok(Some(device)) => Check::ok(
-            "swap-file",
+/// The places for pages that the pool has no room for.
+fn swap_file(specs: &[SwapSpec]) -> Check {
+    const FIX: &str =
+        "set TMPDIR to a directory on a disk, or name one with --swap PATH or EBB_SWAP";
+    let not = |verdict, detail: String| Check::not("swap-file", verdict, detail, FIX);
+    // Nothing is written: what is empty gets its header later.
+    let look = SearchTime::AtMost(Duration::ZERO);
+    let open = |spec| ebb_stores::open(spec, &look).transpose();
+    let devices: Vec<_> = match specs.iter().filter_map(open).collect() {
+        Ok(devices) => devices,
+        // A run takes the time.
+        Err(error @ OpenError::NotSeen { .. }) => return not(Verdict::Limited, error.to_string()),
+        Err(error) => return not(Verdict::Missing, error.to_string()),
+    };
+    if let Some(device) = devices.iter().find(|device| device.facts.in_memory) {
+        return not(
+            Verdict::Limited,
             format!(
-                "{}, at most {}",
-                device.name,
-                ebb_stores::human(device.facts.slots * PAGE_SIZE as u64)
+                "{}: it lies in memory, where what is written still takes RAM",
+                device.name
             ),
-        ),
-        Ok(None) => not("none".into()),
-        Err(error) => not(error.to_string()),
+        );
     }
+    let shown = devices.iter().map(|device| {
+        let size = human(device.facts.slots * PAGE_SIZE as u64);
+        format!("{}, at most {size}", device.name)
+    });
+    let shown: Vec<_> = shown.collect();
+    Check::ok(
+        "swap-file",
+        match shown.is_empty() {
+            true => "none: cold pages stay in RAM, compressed".into(),
+            false => shown.join("; "),
+        },
+    )
 }
 
 /// Whether the keys to swap files stay out of the kernel's swap.
@@ -171,13 +192,16 @@ fn processes() -> Check {
     }
 }
 
-fn memory() -> Check {
+fn memory(given: Option<&str>) -> Check {
     let available = Available::here(Outer::here().map(|outer| outer.available()));
-    let (free, total, budget) = (
-        available.free >> 20,
-        available.total >> 20,
-        available.default_budget() >> 20,
-    );
+    let budget = match setup::budget(given, &available) {
+        Ok(budget) => budget >> 20,
+        Err(error) => {
+            const FIX: &str = "free memory, or set another --memory or EBB_MEMORY";
+            return Check::not("memory", Verdict::Missing, format!("{error:#}"), FIX);
+        }
+    };
+    let (free, total) = (available.free >> 20, available.total >> 20);
     let whose = match &available.total_from {
         Source::Cgroup(_) | Source::Tree(_) => {
             format!("of {total} MiB that {} allows", available.total_from)

@@ -54,9 +54,11 @@ pub fn doctor(args: DoctorArgs) -> Result<ExitCode> {
                 Verdict::Missing => "MISSING",
             };
             let fix = check.fix.as_ref();
-            [row(mark, check.name, check.detail.clone())]
-                .into_iter()
-                .chain(fix.map(|fix| row("", "", format!("fix: {fix}"))))
+            let mut lines = check.detail.lines().map(|line| line.trim().to_owned());
+            let first = row(mark, check.name, lines.next().unwrap_or_default());
+            let rest = lines.chain(fix.map(|fix| format!("fix: {fix}")));
+            let rest: Vec<_> = rest.map(|line| row("", "", line)).collect();
+            [first].into_iter().chain(rest)
         });
         table::write(
             &mut out,

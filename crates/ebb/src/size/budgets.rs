@@ -16,6 +16,7 @@
 //! twice as many frames, with all of `factor`. `most` is the time for 2/3 of the frames that the budget itself adds,
 //! without `factor`. Both are a tenth further. The guess between takes half of what `factor` adds.
 
+use crate::setup::SMALLEST;
 use ebb_engine::PAGE_SIZE;
 use ebb_stores::{human, human_at_least};
 use ebb_tree::{StatsShown, start_threshold};
@@ -58,13 +59,14 @@ const MIB: u64 = 1 << 20;
 /// Rows beside the first.
 const STEPS: u64 = 6;
 
-/// The budget in which so much memory is never paged.
+/// The budget in which so much memory is never paged: one that `ebb run` takes.
 pub fn without_paging(had: u64) -> u64 {
     let step = MIB / PAGE_SIZE as u64;
     let pages = had.div_ceil(PAGE_SIZE as u64);
     let fits = |budget: &u64| start_threshold(*budget as i64) > pages as i64;
     let budgets = (pages / step * step..).step_by(step as usize);
-    budgets.into_iter().find(fits).unwrap_or(pages) * PAGE_SIZE as u64
+    let fitting = budgets.into_iter().find(fits).unwrap_or(pages) * PAGE_SIZE as u64;
+    fitting.max(SMALLEST)
 }
 
 /// The waits that more memory would have spared: known at some points, and straight between them.
@@ -312,9 +314,17 @@ mod tests {
     }
 
     #[test]
+    fn no_budget_is_one_that_a_run_refuses() {
+        let mut stats = stats(false, &[]);
+        stats.peak_had_bytes = 4 << 20;
+        assert_eq!(rows(&stats, Duration::from_secs(3), 2.0)[0].bytes, SMALLEST);
+    }
+
+    #[test]
     fn the_budget_without_paging_is_the_least() {
         let pages = |bytes: u64| (bytes / PAGE_SIZE as u64) as i64;
-        for had in [1, 30, 100, 500, 5000].map(|mib| mib * MIB) {
+        assert_eq!(without_paging(MIB), SMALLEST);
+        for had in [30, 100, 500, 5000].map(|mib| mib * MIB) {
             let budget = without_paging(had);
             assert!(start_threshold(pages(budget)) > pages(had), "{had}");
             assert!(start_threshold(pages(budget - MIB)) <= pages(had), "{had}");

@@ -67,7 +67,7 @@ pub fn touch_pages() -> Result<ExitCode> {
     }
     let took = start.elapsed();
     std::hint::black_box(&memory);
-    let waited = stats_of(std::process::id())?.waited_ns();
+    let waited = stats_of(&mut std::process::id())?.waited_ns();
     writeln!(stdout(), "{} {waited}", took.as_nanos())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -56,11 +56,11 @@ pub fn size(args: SizeArgs) -> Result<ExitCode> {
 }
 
 /// A program of a tree that runs: what is known after each window, until the last one or its end.
-fn running(pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
-    let first = stats_of(pid)?;
+fn running(mut pid: u32, interval: Duration, mut form: Form) -> Result<ExitCode> {
+    let first = stats_of(&mut pid)?;
     let factor = factor();
     follow(first, Watch::new(interval), factor, &mut form, || {
-        stats_of(pid)
+        stats_of(&mut pid)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -71,7 +71,7 @@ fn follow(
     mut watch: Watch,
     factor: f64,
     form: &mut Form,
-    ask: impl Fn() -> Result<StatsShown>,
+    mut ask: impl FnMut() -> Result<StatsShown>,
 ) -> Result<()> {
     let mut is_written = false;
     while let Some(wait) = watch.due_in() {
@@ -103,7 +103,7 @@ fn members(stats: &StatsShown) -> Vec<u32> {
 }
 
 /// A command: it runs, and the report comes at its end.
-fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<End> {
+fn started(args: SizeArgs, interval: Duration, form: Form) -> Result<End> {
     let mut run = RunArgs::of(args.command);
     let follows = args.memory.is_none().then(first_budget);
     run.memory = args.memory.or(follows.map(|bytes| bytes.to_string()));
@@ -116,7 +116,7 @@ fn started(args: SizeArgs, interval: Duration, mut form: Form) -> Result<End> {
             thread: None,
             shared: &shared,
             follows: follows.is_some(),
-            form: &mut form,
+            form: Some(form),
         };
         let end = run::run_beside(run, &mut companion);
         shared.ended.store(true, SeqCst);
@@ -151,7 +151,8 @@ struct Reporter<'a, 'scope> {
     shared: &'a Shared,
     /// Flag: the budget followed what the programs had.
     follows: bool,
-    form: &'a mut Form,
+    /// The form, until the report is written: who reads it from a pipe waits for its end.
+    form: Option<Form>,
 }
 
 impl Companion for Reporter<'_, '_> {
@@ -178,7 +179,8 @@ impl Companion for Reporter<'_, '_> {
         }
         let report = Report::of(&stats, ran, factor(), &self.shared.touches());
         // The program has run: a report that cannot be written does not change its end.
-        if let Err(error) = self.form.write(&report) {
+        let form = self.form.take();
+        if let Some(Err(error)) = form.map(|mut form| form.write(&report)) {
             say::now(&format!("ebb: {error:#}"));
         }
     }

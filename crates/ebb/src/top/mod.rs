@@ -40,19 +40,20 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// # Errors
 /// There is no such tree, no terminal, or the recording is damaged.
 pub fn top(args: TopArgs) -> Result<ExitCode> {
+    let start = Instant::now();
     if args.once || args.json {
-        return once(&args, &mut Source::new(&args)?);
+        return once(&args, &mut Source::new(&args, start)?);
     }
     let first = match (&args.replay, args.pid) {
-        (None, None) => only_tree()?,
-        _ => Some(Source::new(&args)?),
+        (None, None) => only_tree(start)?,
+        _ => Some(Source::new(&args, start)?),
     };
     if !stdout().is_terminal() {
         bail!("standard output is no terminal: `ebb top --once` or `ebb stats` print the figures");
     }
     let mut recording = recording(&args)?;
     let mut screen = Screen::open()?;
-    let outcome = session(&mut screen, first, recording.as_mut());
+    let outcome = session(&mut screen, first, start, recording.as_mut());
     screen.close();
     if let Some(line) = outcome? {
         say::now(&format!("ebb: {line}"));
@@ -66,10 +67,12 @@ fn recording(args: &TopArgs) -> Result<Option<LateFile>> {
         .transpose()
 }
 
-/// Shows a tree, or the list to choose one from, in turn; the last line for the user.
+/// Shows a tree, or the list to choose one from, in turn; the last line for the user. A recording of several trees has one
+/// time, from its `start`.
 fn session(
     screen: &mut Screen,
     mut source: Option<Source>,
+    start: Instant,
     mut recording: Option<&mut LateFile>,
 ) -> Result<Option<String>> {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -77,7 +80,7 @@ fn session(
         let mut shown = match source.take() {
             Some(source) => source,
             None => match trees::choose(screen, colour)? {
-                Some(pid) => Source::tree(pid),
+                Some(pid) => Source::tree(pid, start),
                 None => return Ok(None),
             },
         };
@@ -100,25 +103,26 @@ enum Over {
 
 /// Where samples come from.
 enum Source {
-    /// A tree that runs: the number of a process of it, the time of the first sample, and a request without an answer.
+    /// A tree that runs: the number of a process of it, and then of its supervisor; the start of the recording; and a
+    /// request without an answer.
     Tree(u32, Instant, Option<Figures>),
     /// A recording, and how many of its samples were shown.
     Recording(Vec<Sample>, usize),
 }
 
 impl Source {
-    fn new(args: &TopArgs) -> Result<Self> {
+    fn new(args: &TopArgs, start: Instant) -> Result<Self> {
         if let Some(path) = &args.replay {
             return Ok(Self::Recording(sample::read(path)?, 0));
         }
         match args.pid {
-            Some(pid) => Ok(Self::tree(pid)),
-            None => only_tree()?.with_context(|| trees::choices(&trees::list())),
+            Some(pid) => Ok(Self::tree(pid, start)),
+            None => only_tree(start)?.with_context(|| trees::choices(&trees::list())),
         }
     }
 
-    fn tree(pid: u32) -> Self {
-        Self::Tree(pid, Instant::now(), None)
+    fn tree(pid: u32, start: Instant) -> Self {
+        Self::Tree(pid, start, None)
     }
 
     /// The next sample; none at the end of a recording. A tree that does not answer is waited for once, and not asked
@@ -128,7 +132,7 @@ impl Source {
             Self::Tree(pid, start, asked) => {
                 let (mut figures, limit) = match asked.take() {
                     Some(asked) => (asked, AGAIN),
-                    None => (Figures::ask(*pid)?, ask::PATIENCE),
+                    None => (Figures::follow(pid)?, ask::PATIENCE),
                 };
                 let stats = figures.within(limit);
                 if stats.as_ref().is_err_and(ask::is_silent) {
@@ -150,9 +154,9 @@ impl Source {
 }
 
 /// The tree to show where none is named: the only one; none where the user must choose.
-fn only_tree() -> Result<Option<Source>> {
+fn only_tree(start: Instant) -> Result<Option<Source>> {
     match ebb_tree::trees()[..] {
-        [one] => Ok(Some(Source::tree(one))),
+        [one] => Ok(Some(Source::tree(one, start))),
         [] => bail!("no `ebb run` of yours runs: start one, or give a PID"),
         _ => Ok(None),
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 /// The figures of a tree at a time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Seconds since the first sample.
+    /// Seconds since the start of `ebb top`.
     pub seconds: f64,
     /// The supervisor's number.
     pub pid: u32,

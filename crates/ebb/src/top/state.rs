@@ -91,6 +91,10 @@ impl State {
         if self.paused {
             return;
         }
+        // A recording may go on with another tree: the two have no rates.
+        if self.now().is_some_and(|last| last.pid != sample.pid) {
+            self.samples.clear();
+        }
         if self.samples.len() == KEPT {
             self.samples.pop_front();
         }

@@ -326,6 +326,20 @@ fn figures_that_a_recording_lacks_are_none() {
 }
 
 #[test]
+fn another_tree_has_no_rates_with_the_one_before() {
+    let mut state = state();
+    let other = |seconds| Sample {
+        pid: 4711,
+        ..at(seconds)
+    };
+    state.take(other(9));
+    assert_eq!(state.rates(), Rates::default());
+    assert!(state.pressure().0.is_empty());
+    state.take(other(10));
+    assert_ne!(state.rates(), Rates::default());
+}
+
+#[test]
 fn keys() {
     let mut state = state();
     assert_eq!(state.key(KeyCode::Char('s')), Step::On);

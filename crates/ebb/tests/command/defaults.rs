@@ -39,6 +39,7 @@ fn defaults_come_from_variables_and_a_file_and_doctor_shows_them() {
     let doctor = with(dir, &[("EBB_POOL", "zstd")], &["doctor"]);
     let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(text.contains("--memory 70M (from "), "{text}");
+    assert!(text.contains("without --memory takes 70 MiB"), "{text}");
     assert!(text.contains("--pool zstd (from EBB_POOL)"), "{text}");
 }
 
@@ -121,6 +122,15 @@ fn bad_defaults_are_named() {
         ("", &[("EBB_MEMORY", "banana")], "from EBB_MEMORY"),
         ("", &[("EBB_SWAP", "/x,bogus=1")], "from EBB_SWAP"),
         ("pool = \"snappy\"", &[], "ebb.toml"),
+        // Of the right form, and yet no run takes them here.
+        ("", &[("EBB_MEMORY", "2M")], "at least 16M"),
+        ("", &[("EBB_MEMORY", "15T")], "in all"),
+        ("", &[("EBB_SWAP", "/none/x")], "no directory /none"),
+        (
+            "",
+            &[("EBB_SWAP", "/var/tmp; /none/x")],
+            "no directory /none",
+        ),
     ];
     for (file, variables, says) in cases {
         fs::write(dir.join("ebb.toml"), file).unwrap();
@@ -136,5 +146,33 @@ fn bad_defaults_are_named() {
         let shown = String::from_utf8_lossy(&doctor.stdout).into_owned();
         assert_eq!(doctor.status.code(), Some(1), "{shown}");
         assert!(shown.contains(says), "{shown}");
+        assert!(!shown.contains('?'), "the end of a line: {shown}");
+    }
+}
+
+/// On a machine whose file systems are all read-only.
+#[test]
+fn doctor_says_whether_the_default_swap_file_can_be_made() {
+    if cannot_page() || !ebb_harness::is_root() {
+        return println!("skipped: only root can have other mounts");
+    }
+    let ends = |swap: &str, verb: &str| {
+        let all = "for dir in /tmp /var/tmp; do mount --bind $dir $dir && mount -o remount,ro,bind $dir; done";
+        let script = format!("{all}; exec timeout -k1 60 \"$0\" {verb}");
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "sh", "-c", &script]).arg(ebb());
+        shell.env_remove("TMPDIR").env("EBB_SWAP", swap);
+        let output = shell.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+        (output.status.code(), said)
+    };
+    for (swap, run, doctor) in [("", 125, 1), ("none", 0, 0)] {
+        let (code, said) = ends(swap, "run true");
+        assert_eq!(code, Some(run), "{said}");
+        let (code, said) = ends(swap, "doctor");
+        assert_eq!(code, Some(doctor), "{said}");
+        let verdict = if doctor == 0 { "ok " } else { "MISSING " };
+        let line = said.lines().find(|line| line.contains("swap-file"));
+        assert!(line.is_some_and(|line| line.starts_with(verdict)), "{said}");
     }
 }

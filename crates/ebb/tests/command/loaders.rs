@@ -180,3 +180,29 @@ fn an_unknown_loader_is_given_no_library() {
         "{said}"
     );
 }
+
+/// The system says that the file is not there, which is.
+#[test]
+fn a_loader_that_is_not_there_is_named() {
+    if cannot_page() {
+        return;
+    }
+    let mut bytes = fs::read("/bin/true").unwrap();
+    let loader = b"/lib64/ld-linux-x86-64.so.2";
+    let mut windows = bytes.windows(loader.len());
+    let Some(at) = windows.position(|window| window == loader) else {
+        return println!("skipped: /bin/true has another loader");
+    };
+    bytes[at + 4] = b'5';
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    fs::write(&program, bytes).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run(&[program.to_str().unwrap()]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(127), "{said}");
+    assert!(
+        said.contains("its loader /lib54/ld-linux-x86-64.so.2 is not there"),
+        "{said}"
+    );
+}

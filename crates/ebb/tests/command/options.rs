@@ -38,6 +38,10 @@ fn bad_options() {
             &["--pool", "none", "--writeback", "off", "true"],
             "no place for cold pages",
         ),
+        (
+            &["--pool", "none", "--pool-max", "32M", "true"],
+            "--pool none with --pool-max",
+        ),
         (&["--pool", "zstd:99", "true"], "-7 (fastest) to 19"),
         (&["--pool", "lz4+dict", "true"], "zstd+dict"),
         (&["--swap", "/x,bogus=1", "true"], "prio=N"),

@@ -1,7 +1,7 @@
 //! Output, arguments, exit status and signals pass between the program and its caller.
 
 use super::common::{self, cannot_page, ebb};
-use super::{run, status, stderr};
+use super::{run, status, stderr, until};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -74,6 +74,65 @@ fn output_is_the_programs_alone() {
         (&output.stdout[..], &output.stderr[..]),
         (&b"out\n"[..], &b"err\n"[..])
     );
+}
+
+/// Rust's runtime opens `/dev/null` in their place.
+#[test]
+fn streams_that_the_caller_closed_are_closed() {
+    if cannot_page() {
+        return;
+    }
+    const SAYS: &str = "n=0
+for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] || n=$((n + (1 << fd))); done; exit $n";
+    let closed = |which: &str, before: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("\"$@\" {which}"), "sh"]);
+        command.args(before).args(["sh", "-c", SAYS]);
+        command.output().unwrap().status.code().unwrap()
+    };
+    let ebb = ebb().to_str().unwrap();
+    for (which, flags) in [
+        ("<&-", 1),
+        (">&-", 2),
+        ("2>&-", 4),
+        ("<&- >&- 2>&-", 7),
+        ("", 0),
+    ] {
+        assert_eq!(closed(which, &[]), flags);
+        assert_eq!(closed(which, &[ebb, "run", "--"]), flags, "{which}");
+        let wrapped = [ebb, "run", "--wrap", "--"];
+        assert_eq!(closed(which, &wrapped), flags, "--wrap {which}");
+    }
+}
+
+/// A service that is ready closes a pipe of its starter's, which waits for the end of that.
+#[test]
+fn a_pipe_that_the_program_closes_has_its_end() {
+    if cannot_page() {
+        return;
+    }
+    for option in ["--wrap", "--summary=off"] {
+        let mut child = Command::new("sh")
+            .args(["-c", "exec 5>&1 >/dev/null; exec \"$@\"", "sh"])
+            .arg(ebb())
+            .args(["run", option, "sh", "-c"])
+            .arg("echo ready >&5; exec 5>&-; read line")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = child.stdout.take().unwrap();
+        let read = std::thread::spawn(move || {
+            let mut text = String::new();
+            ready.read_to_string(&mut text).unwrap();
+            text
+        });
+        until(|| read.is_finished());
+        assert_eq!(read.join().unwrap(), "ready\n");
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
 }
 
 #[test]

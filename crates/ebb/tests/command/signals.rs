@@ -331,6 +331,28 @@ print(rest(), os.path.exists(f'/proc/{job}'))";
     assert_eq!(said, "-2 False\n");
 }
 
+/// A shell with job control that is the program has the terminal, which stops all others that write (`stty tostop`).
+#[test]
+fn ebb_may_write_on_a_terminal_that_stops_writers() {
+    if cannot_page() {
+        return;
+    }
+    const SHELL: &str = "import os, signal, termios, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+os.setpgid(0, 0)
+os.tcsetpgrp(0, os.getpid())
+mode = termios.tcgetattr(0)
+mode[3] |= termios.TOSTOP
+termios.tcsetattr(0, termios.TCSANOW, mode)
+print(len(mask), 'ready', flush=True); time.sleep(60)";
+    const TERM: &str = "os.kill(ebb, signal.SIGTERM)
+until(b'which was sent SIGTERM 5 s ago: it ignores the signal')
+os.killpg(os.tcgetpgrp(terminal), signal.SIGKILL)
+print(seen.split()[0], rest())";
+    assert_eq!(on_a_terminal(&["python3", "-c", SHELL], TERM), "b'0' 137\n");
+}
+
 /// What `ebb` says of Ctrl-C is true there too: it has come, and another ends the tree.
 #[test]
 fn a_program_that_has_left_the_group_and_blocks_a_key_is_named() {

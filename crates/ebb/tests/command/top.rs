@@ -1,8 +1,8 @@
-//! `ebb top` and signals: it leaves its terminal as it was.
+//! `ebb top` in a terminal: signals leave that as it was, and a recording goes on when another tree is chosen.
 
 use super::common::tree::Tree;
 use super::common::{cannot_page, ebb};
-use super::end_of;
+use super::{end_of, stderr};
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -91,4 +91,58 @@ fn a_signal_leaves_the_terminal_of_top_as_it_was() {
     let recorded = fs::read_to_string(recording).unwrap();
     assert!(recorded.ends_with("}\n"), "{recorded}");
     tree.stop(1);
+}
+
+/// Chooses the tree again after two samples, and quits after two more.
+const CHOOSES: &str = "import fcntl, os, pty, struct, subprocess, sys, termios, threading, time
+recording, ebb = sys.argv[1:]
+started = ['run', '-m', '64M', 'sh', '-c', 'echo; exec sleep 60']
+run = subprocess.Popen([ebb, *started], stdout=subprocess.PIPE)
+run.stdout.readline()
+top, terminal = pty.fork()
+if top == 0: os.execv(ebb, [ebb, 'top', '--record', recording])
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 80, 0, 0))
+def drain():
+    try:
+        while os.read(terminal, 4096): pass
+    except OSError: pass
+threading.Thread(target=drain, daemon=True).start()
+def recorded(lines):
+    while not os.path.exists(recording) or open(recording).read().count('\\n') < lines: time.sleep(0.02)
+recorded(2)
+os.write(terminal, b't')
+time.sleep(1.5)
+os.write(terminal, b'\\r')
+recorded(4)
+os.write(terminal, b'q')
+print(os.waitstatus_to_exitcode(os.waitpid(top, 0)[1]))
+run.terminate()";
+
+#[test]
+fn a_recording_goes_on_after_the_list_of_trees() {
+    if cannot_page() {
+        return;
+    }
+    // The list has the trees of other tests too: those of this network namespace.
+    let works = Command::new("unshare").args(["--net", "true"]).status();
+    if !works.is_ok_and(|status| status.success()) {
+        return println!("skipped: no network namespace can be made");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let recording = dir.path().join("recording");
+    let mut child = Command::new("unshare")
+        .args(["--net", "python3", "-c", CHOOSES])
+        .arg(&recording)
+        .arg(ebb())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    end_of(&mut child, Duration::from_secs(60));
+    let mut said = String::new();
+    child.stdout.unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "0\n");
+    let mut shown = Command::new(ebb());
+    shown.args(["top", "--once", "--replay"]).arg(&recording);
+    let shown = shown.output().unwrap();
+    assert!(shown.status.success(), "{}", stderr(&shown));
 }

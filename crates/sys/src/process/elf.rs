@@ -191,10 +191,57 @@ pub fn raises_privileges(stat: &Stat) -> bool {
     (setuid || setgid) && !gets_no_privileges()
 }
 
+const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
+
+/// The loader that an executable file names, if it is a program that has one.
+pub fn loader_of(file: impl AsFd) -> Option<ProgramPath> {
+    let mut head = [0; HEAD];
+    let len = read_up_to(file.as_fd(), &mut head, 0).ok()?;
+    let head = &head[..len];
+    if !head.starts_with(b"\x7fELF") || !is_native(head)? {
+        return None;
+    }
+    let mut loader = None;
+    each_segment(file.as_fd(), head, |kind, content| {
+        if kind == PT_INTERP {
+            loader = Some(path_in(content?));
+        }
+        Some(())
+    })?;
+    loader
+}
+
 /// The kind that the ELF headers show; `None` if they are not whole.
 fn elf(file: BorrowedFd<'_>, head: &[u8]) -> Option<ProgramKind> {
-    const PT_INTERP: u32 = 3;
-    const PT_NOTE: u32 = 4;
+    if !is_native(head)? {
+        return Some(ProgramKind::Unmanaged(UnmanagedReason::Foreign));
+    }
+    let (mut loader, mut go) = (None, false);
+    each_segment(file, head, |kind, content| {
+        if kind == PT_INTERP {
+            loader = Some(path_in(content?));
+        } else if let Some(content) = content {
+            // Name size 4, then the name, of the note that carries Go's build id.
+            go |= content.get(..4) == Some(&[4, 0, 0, 0]) && content.get(12..16) == Some(b"Go\0\0");
+        }
+        Some(())
+    })?;
+    Some(match loader {
+        None => without_loader(file),
+        Some(loader) if !is_glibcs(loader) => {
+            ProgramKind::Unmanaged(UnmanagedReason::OtherLibc(loader))
+        }
+        Some(loader) if brings_old(&loader) => {
+            ProgramKind::Unmanaged(UnmanagedReason::OldLibc(loader))
+        }
+        Some(_) if go => ProgramKind::Unmanaged(UnmanagedReason::Go),
+        Some(_) => ProgramKind::Managed,
+    })
+}
+
+/// Whether an ELF file is for this processor and word size.
+fn is_native(head: &[u8]) -> Option<bool> {
     let machine = u16_in(head, 18)?;
     let native = if cfg!(target_arch = "x86_64") {
         62
@@ -202,15 +249,21 @@ fn elf(file: BorrowedFd<'_>, head: &[u8]) -> Option<ProgramKind> {
         183
     };
     let (wide, little) = (head.get(4) == Some(&2), head.get(5) == Some(&1));
-    if !wide || !little || machine != native {
-        return Some(ProgramKind::Unmanaged(UnmanagedReason::Foreign));
-    }
+    Some(wide && little && machine == native)
+}
+
+/// Looks at the segments that name the loader and that hold notes: at the first bytes of each, if they are whole. `None` if
+/// the headers are not, or `look` says so.
+fn each_segment(
+    file: BorrowedFd<'_>,
+    head: &[u8],
+    mut look: impl FnMut(u32, Option<&[u8]>) -> Option<()>,
+) -> Option<()> {
     let table = u64_in(head, 32)?;
     let (size, count) = (u64::from(u16_in(head, 54)?), u64::from(u16_in(head, 56)?));
     if size < 56 {
         return None;
     }
-    let (mut loader, mut go) = (None, false);
     for n in 0..count {
         let mut header = [0; 56];
         if part(file, head, &mut header, table.checked_add(n * size)?)? < header.len() {
@@ -224,26 +277,14 @@ fn elf(file: BorrowedFd<'_>, head: &[u8]) -> Option<ProgramKind> {
         let mut content = [0; 256];
         let len = len.min(content.len() as u64) as usize;
         let whole = part(file, head, &mut content[..len], offset) == Some(len);
-        let content = &content[..len];
-        if kind == PT_INTERP {
-            let path = content.split(|b| *b == 0).next().unwrap_or_default();
-            loader = Some(ProgramPath::of(whole.then_some(path)?));
-        } else {
-            // Name size 4, then the name, of the note that carries Go's build id.
-            go |= content.get(..4) == Some(&[4, 0, 0, 0]) && content.get(12..16) == Some(b"Go\0\0");
-        }
+        look(kind, whole.then_some(&content[..len]))?;
     }
-    Some(match loader {
-        None => without_loader(file),
-        Some(loader) if !is_glibcs(loader) => {
-            ProgramKind::Unmanaged(UnmanagedReason::OtherLibc(loader))
-        }
-        Some(loader) if brings_old(&loader) => {
-            ProgramKind::Unmanaged(UnmanagedReason::OldLibc(loader))
-        }
-        Some(_) if go => ProgramKind::Unmanaged(UnmanagedReason::Go),
-        Some(_) => ProgramKind::Managed,
-    })
+    Some(())
+}
+
+/// The path that a segment's bytes hold.
+fn path_in(content: &[u8]) -> ProgramPath {
+    ProgramPath::of(content.split(|b| *b == 0).next().unwrap_or_default())
 }
 
 /// The kind of a program that names no loader, as glibc's own loader is.

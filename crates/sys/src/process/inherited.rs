@@ -1,12 +1,14 @@
-//! The signal mask that this process was started with, and the signals that it ignored. It changes both for itself;
-//! programs that it starts are to have them as they were.
+//! The signal mask that this process was started with, the signals that it ignored, and the standard streams that it
+//! lacked. It changes them for itself; programs that it starts are to have them as they were.
 //!
-//! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. So a function that the C library calls
-//! earlier notes it.
+//! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. It opens `/dev/null` in place of streams
+//! that are closed. So a function that the C library calls earlier notes both.
 
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
@@ -15,13 +17,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Flag: the process was started with SIGPIPE ignored, as systemd does.
 static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
 
+/// Flags: the process was started without standard input, output, or error.
+static LACKS_STREAM: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
 #[unsafe(link_section = ".text.startup")]
 extern "C" fn note() {
     IGNORES_PIPE.store(is_ignored(libc::SIGPIPE), Relaxed);
+    for (fd, lacks) in (0..).zip(&LACKS_STREAM) {
+        lacks.store(fcntl_getfd(standard(fd)).is_err(), Relaxed);
+    }
 }
 
 // SAFETY: a pointer to a function of this kind is what the section is made of. Nothing has to be set up for it: it makes
-// one system call.
+// system calls alone.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn() = note;
@@ -33,6 +41,12 @@ fn is_ignored(signal: i32) -> bool {
         libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) == 0
             && now.assume_init().sa_sigaction == libc::SIG_IGN
     }
+}
+
+/// A standard stream, for calls that fail where it is closed.
+fn standard(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: not -1. Nothing of ours has this number.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// A signal mask, whether SIGPIPE and SIGCHLD are ignored, and the limit of descriptors.
@@ -60,7 +74,23 @@ impl Inherited {
         }
     }
 
-    /// Lets the program that `command` starts have it.
+    /// Lets the program that `command` starts have these, and none of the standard streams that this process was started
+    /// without.
+    pub fn restore_all_in(&self, command: &mut Command) {
+        let lacks = LACKS_STREAM.each_ref().map(|lacks| lacks.load(Relaxed));
+        // SAFETY: the closure makes system calls and touches no memory but its own.
+        unsafe {
+            command.pre_exec(move || {
+                for (fd, _) in (0..).zip(lacks).filter(|(_, lacks)| *lacks) {
+                    let _ = fcntl_setfd(standard(fd), FdFlags::CLOEXEC);
+                }
+                Ok(())
+            });
+        }
+        self.restore_in(command);
+    }
+
+    /// Lets the program that `command` starts have these. Its standard streams are another matter.
     pub fn restore_in(&self, command: &mut Command) {
         let Self {
             mask,
