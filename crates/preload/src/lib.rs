@@ -9,7 +9,7 @@
 //! - [`syscall`]: forks and memory calls by number.
 //! - [`process`]: handlers around every fork, the environment of every exec, systemd's variables, the policy of
 //!   `--require-managed`, stacks that the program gives its threads, robust mutexes, changes of user.
-//! - [`symbols`]: libc's own functions of these names, `dlopen`, texts of errors for the pager's threads.
+//! - [`symbols`]: libc's own functions of these names, `dlopen`, `dlsym`, texts of errors for the pager's threads.
 //!
 //! Each of these uses only those named after it, but `syscall`, which uses all.
 //!
@@ -29,6 +29,7 @@
 //! | static | why it is one for the process |
 //! |---|---|
 //! | each `DlsymNext`, `symbols::dlopen::NEXT` | a function of libc, looked up before a child of `vfork` needs it |
+//! | `symbols::dlsym::NEXT`, `NEXT_OF_VERSION`, `symbols::dlsym_next::DLSYM`, `symbols::object::LIBC` | libc is loaded once, and its functions are where they are |
 //! | `HEAP` | the global allocator, which has no value |
 //! | `start::CONSTRUCTOR` | the loader finds it by its section |
 //! | `malloc::foreign_malloc::FOREIGN` | `free` is called with an address alone |

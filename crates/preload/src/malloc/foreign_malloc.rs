@@ -5,10 +5,13 @@
 //! mimalloc's and go back there: see [`super::family`]. An allocator that is part of the program itself stands before
 //! ours and is never asked for here.
 
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{c_int, c_void};
 use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::symbols::dlsym_next::next;
+use crate::symbols::object::{Object, is_libcs};
 
 /// Its malloc family: functions of the C standard, POSIX and glibc.
 pub struct Family {
@@ -31,16 +34,17 @@ pub fn get() -> Option<&'static Family> {
 
 /// Looks for it. No thread but the caller's runs yet.
 pub fn find() {
-    let libc = object(libc::gnu_get_libc_version as *const c_void);
     let malloc = next(c"malloc");
-    let foreign = object(malloc);
-    if malloc.is_null() || foreign.is_none() || foreign == libc {
+    if is_libcs(malloc) {
         return;
     }
+    let Some(foreign) = Object::of(malloc) else {
+        return;
+    };
     // All of it, or it cannot be what the program relies on.
     let of_foreign = |name| {
         let at = next(name);
-        (!at.is_null() && object(at) == foreign).then_some(at)
+        foreign.contains(at).then_some(at)
     };
     let family = || {
         // SAFETY: functions of these names have these types.
@@ -58,50 +62,6 @@ pub fn find() {
     if let Some(family) = family() {
         FOREIGN.store(Box::leak(Box::new(family)), Ordering::Relaxed);
     }
-}
-
-fn next(name: &CStr) -> *const c_void {
-    // SAFETY: the name ends in a null.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
-
-/// Where the library or program that an address is in begins. Not by `dladdr`: that looks at all symbols of it.
-fn object(at: *const c_void) -> Option<usize> {
-    let mut search = Search {
-        at: at as usize,
-        found: None,
-    };
-    // SAFETY: the callback gets the structure that it is given here.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
-}
-
-struct Search {
-    at: usize,
-    found: Option<usize>,
-}
-
-// Beside the library's constructor, which calls it in every process.
-#[unsafe(link_section = ".text.startup")]
-unsafe extern "C" fn look(
-    module: *mut libc::dl_phdr_info,
-    _: libc::size_t,
-    search: *mut c_void,
-) -> c_int {
-    // SAFETY: both are as `object` and libc pass them; libc's table has so many headers.
-    let (module, search, headers) = unsafe {
-        let headers = core::slice::from_raw_parts((*module).dlpi_phdr, (*module).dlpi_phnum.into());
-        (&*module, &mut *search.cast::<Search>(), headers)
-    };
-    let base = module.dlpi_addr as usize;
-    let has = headers.iter().any(|header| {
-        let start = base.wrapping_add(header.p_vaddr as usize);
-        header.p_type == libc::PT_LOAD && search.at.wrapping_sub(start) < header.p_memsz as usize
-    });
-    if has {
-        search.found = Some(base);
-    }
-    has.into()
 }
 
 /// # Safety

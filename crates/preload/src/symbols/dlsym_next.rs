@@ -1,8 +1,46 @@
 //! The functions of the same names further down the search order: libc's own, as a rule.
+//!
+//! libc's `dlsym` finds them, and is itself found in libc's table of symbols: the name leads to ours, or to that of
+//! another library, which may not be ready before its constructor.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute_copy;
 use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::symbols::object::libc_object;
+
+/// libc's `dlsym`, once looked up.
+// On a page that the loader writes to in any case.
+#[unsafe(link_section = ".data")]
+static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// libc's `dlsym`. What it is asked with RTLD_NEXT is asked for this library.
+///
+/// # Safety
+/// `name` is a string, and this no handle of one that is closed.
+#[unsafe(link_section = ".text.startup")]
+pub unsafe fn libc_dlsym(handle: *mut c_void, name: &CStr) -> *const c_void {
+    type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    let mut at = DLSYM.load(Ordering::Relaxed);
+    if at.is_null() {
+        at = libc_object().map_or(core::ptr::null_mut(), |libc| {
+            libc.function(c"dlsym").cast_mut()
+        });
+        if at.is_null() {
+            return at;
+        }
+        DLSYM.store(at, Ordering::Relaxed);
+    }
+    // SAFETY: that function; the rest by the caller's contract.
+    unsafe { transmute_copy::<*mut c_void, Dlsym>(&at)(handle, name.as_ptr()) }
+}
+
+/// What stands next of that name, or null.
+#[unsafe(link_section = ".text.startup")]
+pub fn next(name: &CStr) -> *const c_void {
+    // SAFETY: no handle.
+    unsafe { libc_dlsym(libc::RTLD_NEXT, name) }
+}
 
 /// A function of libc that ours stands before. `F` is its type.
 pub struct DlsymNext<F: Copy> {
@@ -31,8 +69,7 @@ impl<F: Copy> DlsymNext<F> {
     pub fn get(&self) -> Option<F> {
         let mut at = self.at.load(Ordering::Relaxed);
         if at.is_null() {
-            // SAFETY: the name ends in a null.
-            at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            at = next(self.name).cast_mut();
             if at.is_null() {
                 return None;
             }
