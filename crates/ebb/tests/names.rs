@@ -15,8 +15,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A library of `tests/programs`, compiled.
 fn c_library(name: &str) -> PathBuf {
     let source = format!("crates/ebb/tests/programs/{name}.c");
-    workloads::compile_with("cc", &["-O2", "-Wall", "-shared", "-fPIC"], &source)
-        .expect("the test library compiles")
+    workloads::compile_with(
+        "cc",
+        &["-O2", "-Wall", "-shared", "-fPIC", "-fno-builtin"],
+        &source,
+    )
+    .expect("the test library compiles")
 }
 
 /// Blocks of one malloc are freed by the other, and memory calls so made are seen.
@@ -46,4 +50,32 @@ fn functions_of_a_preloaded_library_are_passed_through_once() {
     let managed = Under::budget(64 * MIB).run(&job);
     managed.assert_same(&alone, "wrapped");
     managed.assert_quiet("wrapped");
+}
+
+/// An allocator that stands upon `__libc_malloc` gives and frees all blocks.
+#[test]
+fn a_preloaded_allocator_may_stand_upon_libcs() {
+    if cannot_page() {
+        return;
+    }
+    let ours = c_library("wrapping_malloc");
+    let glibcs = "libc_malloc_debug.so.0";
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let cases = [
+        (ours.to_str().unwrap(), "none"),
+        (glibcs, "none"),
+        (glibcs, "trace"),
+        (glibcs, "check"),
+    ];
+    for (library, how) in cases {
+        let what = format!("{library} {how}");
+        let job = Job::new([c_program("debugged").as_os_str(), how.as_ref()])
+            .env("LD_PRELOAD", library)
+            .env("MALLOC_TRACE", log.path().to_str().unwrap())
+            .time_limit(LIMIT);
+        let alone = free(&job, &what);
+        let managed = Under::budget(256 * MIB).run(&job);
+        managed.assert_same(&alone, &what);
+        managed.assert_quiet(&what);
+    }
 }

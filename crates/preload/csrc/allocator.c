@@ -273,6 +273,13 @@ bool ebb_mi_owns(const void* p) {
   return _mi_page_map != NULL && _mi_checked_ptr_page(p) != NULL;
 }
 
+// Whether an address is the first of a block, and not one inside it.
+bool ebb_mi_begins(const void* p) {
+  if (_mi_page_map == NULL) { return false; }
+  mi_page_t* const page = _mi_checked_ptr_page(p);
+  return page != NULL && ((const uint8_t*)p - mi_page_start(page)) % mi_page_block_size(page) == 0;
+}
+
 // ---- Forks ----
 //
 // mimalloc has no fork handler. Its locks guard rare events (a new arena, a thread that

@@ -29,10 +29,10 @@
 //! | static | why it is one for the process |
 //! |---|---|
 //! | each `DlsymNext`, `symbols::dlopen::NEXT` | a function of libc, looked up before a child of `vfork` needs it |
-//! | `symbols::dlsym::NEXT`, `NEXT_OF_VERSION`, `symbols::dlsym_next::DLSYM`, `symbols::object::LIBC` | libc is loaded once, and its functions are where they are |
+//! | `symbols::dlsym::NEXT`, `NEXT_OF_VERSION`, `symbols::dlsym_next::DLSYM`, `DLVSYM`, `symbols::object::LIBC` | libc is loaded once, and its functions are where they are |
 //! | `HEAP` | the global allocator, which has no value |
 //! | `start::CONSTRUCTOR` | the loader finds it by its section |
-//! | `malloc::foreign_malloc::FOREIGN` | `free` is called with an address alone |
+//! | `malloc::foreign_malloc::FOREIGN`, `WRAPPER` | `free` is called with an address alone |
 //! | `memory::calls::BREAK` | the kernel has one break for the process, and `sbrk` counts from it |
 //! | `process::exec::REMEMBERED`, `process::exec_policy::ASKED` | known to the constructor alone; any exec reads them |
 //! | `process::robust_mutex::ANY` | mutexes are destroyed by whoever likes, mostly where there was no robust one |

@@ -9,10 +9,37 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::symbols::object::libc_object;
 
-/// libc's `dlsym`, once looked up.
+/// A function of libc's, once looked up there.
+struct Lookup {
+    name: &'static CStr,
+    at: AtomicPtr<c_void>,
+}
+
+impl Lookup {
+    const fn new(name: &'static CStr) -> Self {
+        let at = AtomicPtr::new(core::ptr::null_mut());
+        Self { name, at }
+    }
+
+    /// Null only where libc is another.
+    #[unsafe(link_section = ".text.startup")]
+    fn get(&self) -> *mut c_void {
+        let mut at = self.at.load(Ordering::Relaxed);
+        if at.is_null()
+            && let Some(libc) = libc_object()
+        {
+            at = libc.function(self.name).cast_mut();
+            self.at.store(at, Ordering::Relaxed);
+        }
+        at
+    }
+}
+
 // On a page that the loader writes to in any case.
 #[unsafe(link_section = ".data")]
-static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLSYM: Lookup = Lookup::new(c"dlsym");
+#[unsafe(link_section = ".data")]
+static DLVSYM: Lookup = Lookup::new(c"dlvsym");
 
 /// libc's `dlsym`. What it is asked with RTLD_NEXT is asked for this library.
 ///
@@ -21,25 +48,35 @@ static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 #[unsafe(link_section = ".text.startup")]
 pub unsafe fn libc_dlsym(handle: *mut c_void, name: &CStr) -> *const c_void {
     type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-    let mut at = DLSYM.load(Ordering::Relaxed);
+    let at = DLSYM.get();
     if at.is_null() {
-        at = libc_object().map_or(core::ptr::null_mut(), |libc| {
-            libc.function(c"dlsym").cast_mut()
-        });
-        if at.is_null() {
-            return at;
-        }
-        DLSYM.store(at, Ordering::Relaxed);
+        return at;
     }
     // SAFETY: that function; the rest by the caller's contract.
     unsafe { transmute_copy::<*mut c_void, Dlsym>(&at)(handle, name.as_ptr()) }
 }
 
-/// What stands next of that name, or null.
+/// What stands next of that name, or null. Not seen: a function that another library has with libc's version of it alone.
 #[unsafe(link_section = ".text.startup")]
 pub fn next(name: &CStr) -> *const c_void {
     // SAFETY: no handle.
     unsafe { libc_dlsym(libc::RTLD_NEXT, name) }
+}
+
+/// What stands next with the version that libc's functions of old have, or null.
+#[unsafe(link_section = ".text.startup")]
+pub fn next_of_version(name: &CStr) -> *const c_void {
+    type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+    const OLDEST: &CStr = c"GLIBC_2.2.5";
+    let at = DLVSYM.get();
+    if at.is_null() {
+        return at;
+    }
+    // SAFETY: that function, and no handle.
+    unsafe {
+        let dlvsym = transmute_copy::<*mut c_void, Dlvsym>(&at);
+        dlvsym(libc::RTLD_NEXT, name.as_ptr(), OLDEST.as_ptr())
+    }
 }
 
 /// A function of libc that ours stands before. `F` is its type.

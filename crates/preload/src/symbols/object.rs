@@ -13,11 +13,11 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// An object in memory.
 #[derive(Clone, Copy)]
 pub struct Object {
-    /// What its own addresses count from.
+    /// The address that its own ones count from.
     base: usize,
     start: usize,
     end: usize,
-    /// Its dynamic section, or null.
+    /// The dynamic section, or null.
     dynamic: *const Dynamic,
 }
 
@@ -83,6 +83,12 @@ impl Object {
         })
     }
 
+    /// Whether it uses a symbol of that name which others define.
+    pub fn asks_for(&self, name: &CStr) -> bool {
+        // SAFETY: as above.
+        unsafe { self.tables().is_some_and(|tables| tables.asks_for(name)) }
+    }
+
     /// # Safety
     /// The object is loaded.
     #[unsafe(link_section = ".text.startup")]
@@ -126,6 +132,22 @@ struct Tables {
 }
 
 impl Tables {
+    /// Whether a symbol of that name is not defined, but used.
+    ///
+    /// # Safety
+    /// The tables are whole.
+    unsafe fn asks_for(&self, name: &CStr) -> bool {
+        // SAFETY: by the caller's contract; symbols before the first that has a hash are there without one.
+        unsafe {
+            let first = *self.hash.add(1) as usize;
+            let symbols = core::slice::from_raw_parts(self.symbols, first);
+            symbols.iter().any(|symbol| {
+                symbol.st_shndx == 0
+                    && CStr::from_ptr(self.strings.add(symbol.st_name as usize)) == name
+            })
+        }
+    }
+
     /// The value of a symbol that is defined.
     ///
     /// # Safety
