@@ -23,6 +23,13 @@ fn c_library(name: &str) -> PathBuf {
     .expect("the test library compiles")
 }
 
+/// A program with a preloaded library, which the command itself does not load.
+fn under_library(library: &str, words: &[&str]) -> Job {
+    let preload = format!("LD_PRELOAD={library}");
+    let command = ["env", &preload].into_iter().chain(words.iter().copied());
+    Job::new(command).time_limit(LIMIT)
+}
+
 /// Blocks of one malloc are freed by the other, and memory calls so made are seen.
 #[test]
 fn functions_asked_of_a_handle_are_ours() {
@@ -43,9 +50,10 @@ fn functions_of_a_preloaded_library_are_passed_through_once() {
     if cannot_page() {
         return;
     }
-    let job = Job::new([c_program("wrapped").as_os_str()])
-        .env("LD_PRELOAD", c_library("wrapping").to_str().unwrap())
-        .time_limit(LIMIT);
+    let job = under_library(
+        c_library("wrapping").to_str().unwrap(),
+        &[c_program("wrapped").to_str().unwrap()],
+    );
     let alone = free(&job, "wrapped");
     let managed = Under::budget(64 * MIB).run(&job);
     managed.assert_same(&alone, "wrapped");
@@ -69,10 +77,9 @@ fn a_preloaded_allocator_may_stand_upon_libcs() {
     ];
     for (library, how) in cases {
         let what = format!("{library} {how}");
-        let job = Job::new([c_program("debugged").as_os_str(), how.as_ref()])
-            .env("LD_PRELOAD", library)
-            .env("MALLOC_TRACE", log.path().to_str().unwrap())
-            .time_limit(LIMIT);
+        let program = c_program("debugged");
+        let job = under_library(library, &[program.to_str().unwrap(), how])
+            .env("MALLOC_TRACE", log.path().to_str().unwrap());
         let alone = free(&job, &what);
         let managed = Under::budget(256 * MIB).run(&job);
         managed.assert_same(&alone, &what);

@@ -28,7 +28,7 @@
 //!
 //! | static | why it is one for the process |
 //! |---|---|
-//! | each `DlsymNext`, `symbols::dlopen::NEXT` | a function of libc, looked up before a child of `vfork` needs it |
+//! | each `DlsymNext`, `symbols::dlopen::NEXT`, `syscall::OF_ANOTHER` | a function of libc, looked up before a child of `vfork` needs it |
 //! | `symbols::dlsym::NEXT`, `NEXT_OF_VERSION`, `symbols::dlsym_next::DLSYM`, `DLVSYM`, `symbols::object::LIBC` | libc is loaded once, and its functions are where they are |
 //! | `HEAP` | the global allocator, which has no value |
 //! | `start::CONSTRUCTOR` | the loader finds it by its section |

@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute_copy;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::symbols::object::libc_object;
+use crate::symbols::object::{is_libcs, libc_object};
 
 /// A function of libc's, once looked up there.
 struct Lookup {
@@ -104,15 +104,22 @@ impl<F: Copy> DlsymNext<F> {
     /// The function, or `None` where libc has none of the name. After
     /// [`resolve_all`] this reads one word: fit for the child of a vfork.
     pub fn get(&self) -> Option<F> {
+        let at = self.address();
+        // SAFETY: of a pointer's size, and the function of that type by `new`'s contract.
+        (!at.is_null()).then(|| unsafe { transmute_copy::<*mut c_void, F>(&at) })
+    }
+
+    /// The function, if it is not libc's but another library's. As fit.
+    pub fn of_another(&self) -> Option<F> {
+        self.get().filter(|_| !is_libcs(self.address()))
+    }
+
+    fn address(&self) -> *mut c_void {
         let mut at = self.at.load(Ordering::Relaxed);
         if at.is_null() {
             at = next(self.name).cast_mut();
-            if at.is_null() {
-                return None;
-            }
             self.at.store(at, Ordering::Relaxed);
         }
-        // SAFETY: of a pointer's size, and the function of that type by `new`'s contract.
-        Some(unsafe { transmute_copy::<*mut c_void, F>(&at) })
+        at
     }
 }
