@@ -250,7 +250,7 @@ pub fn allocate_zeroed(count: usize, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// A block of ours that the caller gives up where the answer is not null, or null.
-#[inline(always)]
+#[inline(never)]
 pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     if ours() {
         return match block.is_null() {
@@ -301,6 +301,7 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// `align` is a power of two.
+#[inline(never)]
 pub unsafe fn allocate_aligned(align: usize, size: usize) -> *mut c_void {
     if ours() {
         return own_block(size, align.max(OWN_ALIGN));

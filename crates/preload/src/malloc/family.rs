@@ -122,6 +122,7 @@ unsafe fn aligned(align: usize, size: usize) -> *mut c_void {
 
 /// # Safety
 /// `aligned` may be called with a power of two.
+#[inline(never)]
 unsafe fn memalign_by(
     aligned: unsafe fn(usize, usize) -> *mut c_void,
     align: usize,
@@ -139,6 +140,7 @@ unsafe fn memalign_by(
 
 /// # Safety
 /// As above; `out` is a place for the answer.
+#[inline(never)]
 unsafe fn posix_memalign_by(
     aligned: unsafe fn(usize, usize) -> *mut c_void,
     out: *mut *mut c_void,
@@ -162,6 +164,7 @@ unsafe fn posix_memalign_by(
 ///
 /// # Safety
 /// As above.
+#[inline(never)]
 unsafe fn pvalloc_by(aligned: unsafe fn(usize, usize) -> *mut c_void, size: usize) -> *mut c_void {
     match size.checked_next_multiple_of(PAGE) {
         // SAFETY: a power of two.

@@ -534,6 +534,7 @@ unsafe extern "C" fn ebb_exec_path(path: *const c_char, argv: Strings, envp: Str
 ///
 /// # Safety
 /// `exec(3)`'s.
+#[inline(never)]
 unsafe fn exec_here(
     file: *const c_char,
     argv: Strings,

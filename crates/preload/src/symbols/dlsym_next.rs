@@ -22,6 +22,7 @@ impl Lookup {
     }
 
     /// Null only where libc is another.
+    #[inline(never)]
     #[unsafe(link_section = ".text.startup")]
     fn get(&self) -> *mut c_void {
         let mut at = self.at.load(Ordering::Relaxed);
@@ -57,6 +58,7 @@ pub unsafe fn libc_dlsym(handle: *mut c_void, name: &CStr) -> *const c_void {
 }
 
 /// What stands next of that name, or null. Not seen: a function that another library has with libc's version of it alone.
+#[inline(never)] // Each wrapper of ours has one.
 #[unsafe(link_section = ".text.startup")]
 pub fn next(name: &CStr) -> *const c_void {
     // SAFETY: no handle.
