@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,6 +76,12 @@ static void sleep_uncancelled(void) {
   errno = before;
 }
 
+// The library calls its own `syscall`. Its `prctl` goes on to another library's, which may need a block for that.
+#define prctl(option, a, b, c, d) prctl_of_ours(option, a, b, c, d)
+static int prctl_of_ours(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d) {
+  return (int)syscall(SYS_prctl, option, a, b, c, d);
+}
+
 // One thread at a time gives freed memory back, and who it is must be known after a fork.
 static bool begin_purge(void);
 static void end_purge(void);
@@ -92,6 +99,7 @@ static mi_page_t* find_abandoned_alone(mi_theap_t* theap, size_t slice_count, si
 #define mmap ebb_mi_reserve
 #include "static.c"
 #undef mmap
+#undef prctl
 #undef sleep
 
 static size_t count_nodes_quietly(void) {
@@ -271,6 +279,13 @@ bool ebb_mi_free(void* p) {
 
 bool ebb_mi_owns(const void* p) {
   return _mi_page_map != NULL && _mi_checked_ptr_page(p) != NULL;
+}
+
+// Whether an address is the first of a block, and not one inside it.
+bool ebb_mi_begins(const void* p) {
+  if (_mi_page_map == NULL) { return false; }
+  mi_page_t* const page = _mi_checked_ptr_page(p);
+  return page != NULL && ((const uint8_t*)p - mi_page_start(page)) % mi_page_block_size(page) == 0;
 }
 
 // ---- Forks ----

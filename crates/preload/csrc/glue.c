@@ -8,14 +8,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-extern char** environ;
-
 // The name of this library to libc, where the compiler's start would have it.
 __attribute__((visibility("hidden"))) void* __dso_handle = &__dso_handle;
 
-// Of src/exec.rs.
+// Of src/process/exec.rs.
+int ebb_exec_list(const char* path, char* const argv[]);
+int ebb_exec_list_search(const char* file, char* const argv[]);
 int ebb_exec_path(const char* path, char* const argv[], char* const envp[]);
-int ebb_exec_search(const char* file, char* const argv[], char* const envp[]);
 
 // Gathers the arguments of an execl call into `argv` on the stack: the caller may be the
 // child of a vfork. Leaves `list` behind their null, where execle has its environment.
@@ -38,13 +37,13 @@ int ebb_exec_search(const char* file, char* const argv[], char* const envp[]);
 int ebb_execl(const char* path, const char* first, ...) {
   GATHER(argv, list, first)
   va_end(list);
-  return ebb_exec_path(path, argv, environ);
+  return ebb_exec_list(path, argv);
 }
 
 int ebb_execlp(const char* file, const char* first, ...) {
   GATHER(argv, list, first)
   va_end(list);
-  return ebb_exec_search(file, argv, environ);
+  return ebb_exec_list_search(file, argv);
 }
 
 int ebb_execle(const char* path, const char* first, ...) {

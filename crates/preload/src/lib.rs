@@ -9,7 +9,7 @@
 //! - [`syscall`]: forks and memory calls by number.
 //! - [`process`]: handlers around every fork, the environment of every exec, systemd's variables, the policy of
 //!   `--require-managed`, stacks that the program gives its threads, robust mutexes, changes of user.
-//! - [`symbols`]: libc's own functions of these names, `dlopen`, texts of errors for the pager's threads.
+//! - [`symbols`]: libc's own functions of these names, `dlopen`, `dlsym`, texts of errors for the pager's threads.
 //!
 //! Each of these uses only those named after it, but `syscall`, which uses all.
 //!
@@ -28,10 +28,11 @@
 //!
 //! | static | why it is one for the process |
 //! |---|---|
-//! | each `DlsymNext`, `symbols::dlopen::NEXT` | a function of libc, looked up before a child of `vfork` needs it |
+//! | each `DlsymNext`, `symbols::dlopen::NEXT`, `syscall::OF_ANOTHER` | a function of libc, looked up before a child of `vfork` needs it |
+//! | `symbols::dlsym::NEXT`, `NEXT_OF_VERSION`, `symbols::dlsym_next::DLSYM`, `DLVSYM`, `symbols::object::LIBC` | libc is loaded once, and its functions are where they are |
 //! | `HEAP` | the global allocator, which has no value |
 //! | `start::CONSTRUCTOR` | the loader finds it by its section |
-//! | `malloc::foreign_malloc::FOREIGN` | `free` is called with an address alone |
+//! | `malloc::foreign_malloc::FOREIGN`, `WRAPPER` | `free` is called with an address alone |
 //! | `memory::calls::BREAK` | the kernel has one break for the process, and `sbrk` counts from it |
 //! | `process::exec::REMEMBERED`, `process::exec_policy::ASKED` | known to the constructor alone; any exec reads them |
 //! | `process::robust_mutex::ANY` | mutexes are destroyed by whoever likes, mostly where there was no robust one |

@@ -10,6 +10,7 @@ use crate::process::{
     credentials, exec, exec_policy, fork, own_number, pthread_create, robust_mutex,
 };
 use crate::symbols::{dlopen, strerror};
+use crate::syscall;
 
 unsafe extern "C" {
     static mut environ: *const *const c_char;
@@ -53,4 +54,5 @@ fn resolve_all() {
     strerror::resolve();
     pthread_create::resolve();
     credentials::resolve();
+    syscall::resolve();
 }

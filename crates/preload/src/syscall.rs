@@ -1,16 +1,19 @@
 //! `syscall(2)`: system calls that copy the address space, made by number, are forks like any other. Those that map
 //! memory are memory calls like any other (SBCL makes all of its so), and execs are execs. One that makes an io_uring is
 //! looked after ([`io_uring`]). Memory that the kernel is to remember and store to later is not paged. Everything else passes as
-//! it is.
+//! it is: to another library's function of this name, where there is one, or to the kernel. torsocks has one, so that
+//! no connection is made past it. It is not asked for children that go on beside their callers, nor by this library.
 //!
 //! System calls made without libc are out of reach. A child of such a one has no managed memory once its parent
 //! pages, and gets SIGSEGV where it touches it.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use ebb_sys::{memory as memory_of, raw};
 
+use crate::symbols::dlsym_next::DlsymNext;
 use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
 
@@ -43,7 +46,7 @@ pub unsafe extern "C" fn syscall(
         "cmp rdi, {clone3}",
         "je 2f",
         "cmp rdi, {vfork}",
-        "jne {with_frame}",
+        "jne {all_others}",
         "2:",
         "push rdi",
         "push rsi",
@@ -63,7 +66,7 @@ pub unsafe extern "C" fn syscall(
         "pop rdi",
         ".cfi_adjust_cfa_offset -56",
         "test al, al",
-        "jz {with_frame}",
+        "jz {all_others}",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
@@ -81,9 +84,53 @@ pub unsafe extern "C" fn syscall(
         clone3 = const libc::SYS_clone3,
         vfork = const libc::SYS_vfork,
         goes_on_beside = sym goes_on_beside,
-        with_frame = sym with_frame,
+        all_others = sym all_others,
         answer = sym answer,
     )
+}
+
+/// Every other call, with the arguments and the return address as they are.
+#[unsafe(naked)]
+unsafe extern "C" fn all_others() {
+    core::arch::naked_asm!(
+        "cmp qword ptr [rip + {of_another}], 0",
+        "je {with_frame}",
+        // Whether the caller is code of this library.
+        "lea r10, [rip + {code_starts}]",
+        "lea r11, [rip + {code_ends}]",
+        "mov rax, [rsp]",
+        "sub r11, r10",
+        "sub rax, r10",
+        "cmp rax, r11",
+        "jb {with_frame}",
+        "jmp {to_another}",
+        with_frame = sym with_frame,
+        to_another = sym to_another,
+        of_another = sym OF_ANOTHER,
+        code_starts = sym __ehdr_start,
+        code_ends = sym _etext,
+    )
+}
+
+unsafe extern "C" {
+    // Of the linker: where this library begins, and where its code ends.
+    static __ehdr_start: u8;
+    static _etext: u8;
+}
+
+type Syscall =
+    unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+
+// SAFETY: the type is that of the manual page; what follows the number is passed as if it were declared.
+static NEXT: DlsymNext<Syscall> = unsafe { DlsymNext::new(c"syscall") };
+
+/// Another library's function, or null.
+static OF_ANOTHER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+pub fn resolve() {
+    if let Some(next) = NEXT.of_another() {
+        OF_ANOTHER.store(next as *mut c_void, Ordering::Relaxed);
+    }
 }
 
 /// Whether a call makes a child that uses this memory or another stack; whose memory is so used is prepared for that.
@@ -105,7 +152,7 @@ extern "C" fn goes_on_beside(number: c_long, a: c_long, b: c_long, _: c_long, d:
     beside
 }
 
-/// Every other call.
+/// Such a call, by the kernel.
 ///
 /// # Safety
 /// That of the system call.
@@ -118,13 +165,48 @@ unsafe extern "C" fn with_frame(
     e: c_long,
     f: c_long,
 ) -> c_long {
+    let args = [a, b, c, d, e, f];
+    // SAFETY: the caller answers for the call.
+    unsafe { own_part(number, args).unwrap_or_else(|| answer(raw::call(number, args))) }
+}
+
+/// Such a call, by another library's function.
+///
+/// # Safety
+/// That of the system call.
+unsafe extern "C" fn to_another(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let args = [a, b, c, d, e, f];
+    // SAFETY: the caller answers for the call.
+    unsafe {
+        match (own_part(number, args), NEXT.get()) {
+            (Some(result), _) => result,
+            (None, Some(next)) => next(number, a, b, c, d, e, f),
+            (None, None) => answer(raw::call(number, args)),
+        }
+    }
+}
+
+/// The answer to a call that is made here.
+///
+/// # Safety
+/// That of the system call.
+unsafe fn own_part(number: c_long, args: [c_long; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, _] = args;
     // SAFETY: the caller answers for the call, here and below.
-    if let Some(result) = unsafe { memory_call(number, [a, b, c, d, e, f]) } {
-        return result;
+    if let Some(result) = unsafe { memory_call(number, args) } {
+        return Some(result);
     }
     // SAFETY: as above.
     if let Some(result) = unsafe { exec_call(number, [a, b, c, d, e]) } {
-        return result;
+        return Some(result);
     }
     if let Some((start, len)) = remembered(number, a as usize, b as usize) {
         // SAFETY: names the range only.
@@ -133,14 +215,14 @@ unsafe extern "C" fn with_frame(
     // SAFETY: as above.
     let result = unsafe {
         if copies_memory(number, a, b) {
-            fork::by_number(number, [a, b, c, d, e, f])
+            fork::by_number(number, args)
         } else if number == libc::SYS_io_uring_setup && hooks::wanted() {
             io_uring::setup(a, ptr::with_exposed_provenance_mut(b as usize))
         } else {
-            raw::call(number, [a, b, c, d, e, f])
+            return None;
         }
     };
-    answer(result)
+    Some(answer(result))
 }
 
 /// The kernel's answer as libc has it.

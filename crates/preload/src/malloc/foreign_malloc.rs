@@ -4,11 +4,19 @@
 //! It is found once, in the constructor. Blocks allocated before, by the loader and other constructors, are
 //! mimalloc's and go back there: see [`super::family`]. An allocator that is part of the program itself stands before
 //! ours and is never asked for here.
+//!
+//! One may stand upon ours, as glibc's own for debugging does: it asks for `__libc_malloc` by name. Its blocks may have
+//! words of its own before them, in a block of ours, so whose a block is cannot be asked. It gets all of them. Where there
+//! are blocks from before, it gets none.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::malloc::blocks;
+use crate::symbols::dlsym_next::{next, next_of_version};
+use crate::symbols::object::{Object, is_libcs};
 
 /// Its malloc family: functions of the C standard, POSIX and glibc.
 pub struct Family {
@@ -18,9 +26,14 @@ pub struct Family {
     pub realloc: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
     pub posix_memalign: unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int,
     pub malloc_usable_size: unsafe extern "C" fn(*mut c_void) -> usize,
+    /// Flag: its blocks lie in blocks of ours.
+    pub is_upon_ours: bool,
 }
 
 static FOREIGN: AtomicPtr<Family> = AtomicPtr::new(ptr::null_mut());
+
+/// The same, where it stands upon ours.
+static WRAPPER: AtomicPtr<Family> = AtomicPtr::new(ptr::null_mut());
 
 /// The program's own allocator, if it has one.
 #[inline(always)]
@@ -29,18 +42,34 @@ pub fn get() -> Option<&'static Family> {
     unsafe { FOREIGN.load(Ordering::Relaxed).as_ref() }
 }
 
+/// The one that stands upon ours.
+#[inline(always)]
+pub fn wrapper() -> Option<&'static Family> {
+    // SAFETY: as above.
+    unsafe { WRAPPER.load(Ordering::Relaxed).as_ref() }
+}
+
 /// Looks for it. No thread but the caller's runs yet.
 pub fn find() {
-    let libc = object(libc::gnu_get_libc_version as *const c_void);
-    let malloc = next(c"malloc");
-    let foreign = object(malloc);
-    if malloc.is_null() || foreign.is_none() || foreign == libc {
+    // glibc's own for debugging has its functions under libc's version alone.
+    let find = [next, next_of_version]
+        .into_iter()
+        .find(|find: &fn(&CStr) -> *const c_void| !is_libcs(find(c"malloc")));
+    let Some(find) = find else {
+        return;
+    };
+    let malloc = find(c"malloc");
+    let Some(foreign) = Object::of(malloc) else {
+        return;
+    };
+    let is_upon_ours = foreign.asks_for(c"__libc_malloc");
+    if is_upon_ours && blocks::any_early() {
         return;
     }
     // All of it, or it cannot be what the program relies on.
     let of_foreign = |name| {
-        let at = next(name);
-        (!at.is_null() && object(at) == foreign).then_some(at)
+        let at = find(name);
+        foreign.contains(at).then_some(at)
     };
     let family = || {
         // SAFETY: functions of these names have these types.
@@ -52,56 +81,17 @@ pub fn find() {
                 realloc: function(of_foreign(c"realloc")?),
                 posix_memalign: function(of_foreign(c"posix_memalign")?),
                 malloc_usable_size: function(of_foreign(c"malloc_usable_size")?),
+                is_upon_ours,
             }
         })
     };
     if let Some(family) = family() {
-        FOREIGN.store(Box::leak(Box::new(family)), Ordering::Relaxed);
+        let family: *mut Family = Box::leak(Box::new(family));
+        FOREIGN.store(family, Ordering::Relaxed);
+        if is_upon_ours {
+            WRAPPER.store(family, Ordering::Relaxed);
+        }
     }
-}
-
-fn next(name: &CStr) -> *const c_void {
-    // SAFETY: the name ends in a null.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
-
-/// Where the library or program that an address is in begins. Not by `dladdr`: that looks at all symbols of it.
-fn object(at: *const c_void) -> Option<usize> {
-    let mut search = Search {
-        at: at as usize,
-        found: None,
-    };
-    // SAFETY: the callback gets the structure that it is given here.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
-}
-
-struct Search {
-    at: usize,
-    found: Option<usize>,
-}
-
-// Beside the library's constructor, which calls it in every process.
-#[unsafe(link_section = ".text.startup")]
-unsafe extern "C" fn look(
-    module: *mut libc::dl_phdr_info,
-    _: libc::size_t,
-    search: *mut c_void,
-) -> c_int {
-    // SAFETY: both are as `object` and libc pass them; libc's table has so many headers.
-    let (module, search, headers) = unsafe {
-        let headers = core::slice::from_raw_parts((*module).dlpi_phdr, (*module).dlpi_phnum.into());
-        (&*module, &mut *search.cast::<Search>(), headers)
-    };
-    let base = module.dlpi_addr as usize;
-    let has = headers.iter().any(|header| {
-        let start = base.wrapping_add(header.p_vaddr as usize);
-        header.p_type == libc::PT_LOAD && search.at.wrapping_sub(start) < header.p_memsz as usize
-    });
-    if has {
-        search.found = Some(base);
-    }
-    has.into()
 }
 
 /// # Safety

@@ -233,8 +233,14 @@ type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 // SAFETY: the type is that of the manual page; the third argument is passed as if it were declared.
 static IOCTL: DlsymNext<Ioctl> = unsafe { DlsymNext::new(c"ioctl") };
 
+type Prctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
+
+// SAFETY: as above, for what follows the first argument.
+static PRCTL: DlsymNext<Prctl> = unsafe { DlsymNext::new(c"prctl") };
+
 pub fn resolve() {
     IOCTL.get();
+    PRCTL.get();
 }
 
 /// Memory that the program has a userfaultfd of its own for is not managed any more.
@@ -344,6 +350,10 @@ pub unsafe extern "C" fn prctl(
     if merges(option, a) {
         return 0;
     }
+    if let Some(next) = PRCTL.of_another() {
+        // SAFETY: the caller answers for the call, here and below.
+        return unsafe { next(option, a, b, c, d) };
+    }
     let args = [
         option.into(),
         a as c_long,
@@ -352,7 +362,7 @@ pub unsafe extern "C" fn prctl(
         d as c_long,
         0,
     ];
-    // SAFETY: the caller answers for the call.
+    // SAFETY: as above.
     let answered = libc_result(|| unsafe { raw::checked(libc::SYS_prctl, args) }.map_err(|e| e.0));
     answered.map_or(-1, |answer| answer as c_int)
 }

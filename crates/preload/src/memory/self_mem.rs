@@ -22,6 +22,8 @@ type Pwrite = unsafe extern "C-unwind" fn(c_int, *const c_void, usize, i64) -> i
 
 // SAFETY: the type is that of the manual page, and `off_t` has 64 bits.
 static PWRITE: DlsymNext<Pwrite> = unsafe { DlsymNext::new(c"pwrite") };
+// SAFETY: as above.
+static PWRITE64: DlsymNext<Pwrite> = unsafe { DlsymNext::new(c"pwrite64") };
 
 /// No file is as large. The system maps far above, and mostly has the heap there, too.
 const HIGH: usize = 1 << 40;
@@ -80,8 +82,13 @@ pub unsafe extern "C-unwind" fn pwrite64(
     len: usize,
     at: i64,
 ) -> isize {
-    // SAFETY: the same function on a 64-bit system.
-    unsafe { pwrite(fd, from, len, at) }
+    // SAFETY: the same function on a 64-bit system, but where another library has one of each name.
+    unsafe {
+        match PWRITE64.of_another() {
+            Some(next) if !is_own_memory(fd) => next(fd, from, len, at),
+            _ => pwrite(fd, from, len, at),
+        }
+    }
 }
 
 /// Whether a descriptor is that of `/proc/self/mem`. One that a parent opened is of the parent's memory.

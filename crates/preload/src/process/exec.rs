@@ -27,6 +27,8 @@ use crate::symbols::errno::{libc_result, not_there};
 
 type Strings = *const *const c_char;
 type Exec = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
+type ExecHere = unsafe extern "C" fn(*const c_char, Strings) -> c_int;
+type ExecList = unsafe extern "C" fn(*const c_char, *const c_char, ...) -> c_int;
 type ExecDescriptor = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
 type Spawn = unsafe extern "C" fn(
     *mut c_int,
@@ -41,6 +43,14 @@ type Spawn = unsafe extern "C" fn(
 static EXECVE: DlsymNext<Exec> = unsafe { DlsymNext::new(c"execve") };
 // SAFETY: as above.
 static EXECVPE: DlsymNext<Exec> = unsafe { DlsymNext::new(c"execvpe") };
+// SAFETY: as above.
+static EXECV: DlsymNext<ExecHere> = unsafe { DlsymNext::new(c"execv") };
+// SAFETY: as above.
+static EXECVP: DlsymNext<ExecHere> = unsafe { DlsymNext::new(c"execvp") };
+// SAFETY: as above.
+static EXECL: DlsymNext<ExecList> = unsafe { DlsymNext::new(c"execl") };
+// SAFETY: as above.
+static EXECLP: DlsymNext<ExecList> = unsafe { DlsymNext::new(c"execlp") };
 // SAFETY: as above.
 static FEXECVE: DlsymNext<ExecDescriptor> = unsafe { DlsymNext::new(c"fexecve") };
 // SAFETY: as above.
@@ -60,6 +70,10 @@ unsafe extern "C" {
 pub fn resolve() {
     EXECVE.get();
     EXECVPE.get();
+    EXECV.get();
+    EXECVP.get();
+    EXECL.get();
+    EXECLP.get();
     FEXECVE.get();
     POSIX_SPAWN.get();
     POSIX_SPAWNP.get();
@@ -515,20 +529,53 @@ unsafe extern "C" fn ebb_exec_path(path: *const c_char, argv: Strings, envp: Str
     }
 }
 
-/// `execvpe`, also for csrc/glue.c.
+/// An exec with the process's own environment. Another library's function of that name has no other, and is called where
+/// that needs no repair.
 ///
 /// # Safety
-/// `execvpe(3)`'s.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ebb_exec_search(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    let Some(next) = EXECVPE.get() else {
+/// `exec(3)`'s.
+#[inline(never)]
+unsafe fn exec_here(
+    file: *const c_char,
+    argv: Strings,
+    search: Search,
+    of_another: Option<ExecHere>,
+    next: &DlsymNext<Exec>,
+) -> c_int {
+    let Some(next) = next.get() else {
         return not_there();
     };
     // SAFETY: as above.
     unsafe {
-        let target = exec_target::named(file, Search::Path);
-        start(target, envp, |envp| next(file, argv, envp))
+        let own = environ;
+        let target = exec_target::named(file, search);
+        start(target, own, |envp| match of_another {
+            Some(of_another) if envp == own => of_another(file, argv),
+            _ => next(file, argv, envp),
+        })
     }
+}
+
+/// `execl`, for csrc/glue.c. Another library that has one is taken to gather the arguments for its own `execv`.
+///
+/// # Safety
+/// `execv(3)`'s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ebb_exec_list(path: *const c_char, argv: Strings) -> c_int {
+    let of_another = EXECL.of_another().and_then(|_| EXECV.of_another());
+    // SAFETY: as above.
+    unsafe { exec_here(path, argv, Search::At(libc::AT_FDCWD), of_another, &EXECVE) }
+}
+
+/// `execlp`, in the same way.
+///
+/// # Safety
+/// `execvp(3)`'s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ebb_exec_list_search(file: *const c_char, argv: Strings) -> c_int {
+    let of_another = EXECLP.of_another().and_then(|_| EXECVP.of_another());
+    // SAFETY: as above.
+    unsafe { exec_here(file, argv, Search::Path, of_another, &EXECVPE) }
 }
 
 /// # Safety
@@ -543,8 +590,9 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
 /// `execv(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: as above; `environ` is the process's environment.
-    unsafe { ebb_exec_path(path, argv, environ) }
+    let search = Search::At(libc::AT_FDCWD);
+    // SAFETY: as above.
+    unsafe { exec_here(path, argv, search, EXECV.of_another(), &EXECVE) }
 }
 
 /// # Safety
@@ -552,15 +600,21 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
     // SAFETY: as above.
-    unsafe { ebb_exec_search(file, argv, environ) }
+    unsafe { exec_here(file, argv, Search::Path, EXECVP.of_another(), &EXECVPE) }
 }
 
 /// # Safety
 /// `execvpe(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    let Some(next) = EXECVPE.get() else {
+        return not_there();
+    };
     // SAFETY: as above.
-    unsafe { ebb_exec_search(file, argv, envp) }
+    unsafe {
+        let target = exec_target::named(file, Search::Path);
+        start(target, envp, |envp| next(file, argv, envp))
+    }
 }
 
 /// # Safety

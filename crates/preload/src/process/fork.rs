@@ -29,7 +29,7 @@ use ebb_sys::syscall_trap::{self, Call, Copied, Forking};
 use ebb_sys::{memory, raw, secret, stack};
 
 use crate::process::copied_vfork::{self, Pipe};
-use crate::symbols::dlsym_next::DlsymNext;
+use crate::symbols::dlsym_next::{DlsymNext, libc_dlsym};
 use crate::symbols::errno::{keeping_errno, not_there};
 
 unsafe extern "C" {
@@ -73,9 +73,9 @@ static SINGLE_THREADED: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 pub fn resolve() {
     FORK_ALONE.get();
     CLONE.get();
-    // SAFETY: a lookup by name.
-    let single = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    SINGLE_THREADED.store(single.cast(), SeqCst);
+    // SAFETY: no handle.
+    let single = unsafe { libc_dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded") };
+    SINGLE_THREADED.store(single.cast_mut().cast(), SeqCst);
 }
 
 /// Registers the handlers. Being the first to register makes ours the last before a fork

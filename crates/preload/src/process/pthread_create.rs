@@ -13,7 +13,7 @@ use crate::symbols::errno::keeping_errno;
 use ebb_pager::hooks;
 use ebb_sys::stack;
 
-use crate::malloc::family;
+use crate::malloc::blocks;
 use crate::symbols::dlsym_next::DlsymNext;
 
 type Entry = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn pthread_create(
     let Some(next) = PTHREAD_CREATE.get() else {
         return libc::ENOSYS;
     };
-    family::start_before_threads();
+    blocks::start_before_threads();
     keeping_errno(hooks::admit_thread);
     // SAFETY: attributes given to pthread_create are initialised.
     let given = unsafe { hold_given_stack(attributes) };

@@ -10,6 +10,8 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::symbols::dlsym_next;
+
 /// libc's function, once looked up.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -18,8 +20,7 @@ pub fn resolve() {
 }
 
 extern "C" fn look_up() -> *mut c_void {
-    // SAFETY: a lookup by name.
-    let at = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
+    let at = dlsym_next::next(c"dlopen").cast_mut();
     NEXT.store(at, Ordering::Relaxed);
     at
 }

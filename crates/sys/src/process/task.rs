@@ -144,10 +144,12 @@ pub fn start_helper(entry: Entry, argument: usize, patience: Duration) -> Result
 
 /// Whether the program becomes the parent of orphans among its descendants.
 fn adopts_orphans() -> bool {
-    let mut subreaper = 0;
+    let mut subreaper: libc::c_int = 0;
+    let at = (&raw mut subreaper) as c_long;
+    let args = [libc::PR_GET_CHILD_SUBREAPER.into(), at, 0, 0, 0, 0];
     // SAFETY: writes one number of ours.
-    let asked = unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut subreaper) };
-    std::process::id() == 1 || asked == 0 && subreaper != 0
+    let asked = unsafe { raw::checked(libc::SYS_prctl, args) };
+    std::process::id() == 1 || asked.is_ok() && subreaper != 0
 }
 
 /// Starts a thread beside the calling task of ours, which alone may do so; its number in the system.
