@@ -72,6 +72,10 @@ impl AllowedSkips {
                 number("kernel/seccomp").is_none()
                     && !Path::new("/proc/sys/kernel/seccomp").exists(),
             ),
+            (
+                "no room",
+                tools::free_bytes(Path::new("/var/tmp")) < 2 << 30,
+            ),
             ("O_DIRECT", !tools::direct_io(Path::new("/var/tmp"))),
             (
                 "asynchronous reads",

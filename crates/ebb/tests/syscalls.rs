@@ -713,7 +713,7 @@ fn memory_that_is_to_be_filled_at_once() {
     managed.assert_paged_within_budget("populate");
     run(&["locked"], 64 * MIB);
     let managed = run(&["stack", "256"], 64 * MIB);
-    managed.assert_close_to_budget(0, "a stack");
+    managed.assert_close_to_budget(MIB, "a stack");
     run(&["guarded", "256"], 64 * MIB);
 }
 

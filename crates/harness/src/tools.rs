@@ -35,6 +35,11 @@ pub fn direct_io(dir: &Path) -> bool {
     rustix::fs::open(dir, flags, 0o600.into()).is_ok()
 }
 
+/// Bytes that are free in the file system of a directory.
+pub fn free_bytes(dir: &Path) -> u64 {
+    rustix::fs::statvfs(dir).map_or(0, |space| space.f_bavail * space.f_frsize)
+}
+
 /// Python; the project's virtual environment first, which has NumPy.
 pub fn python() -> Option<PathBuf> {
     let own = project().join(".venv/bin/python3");

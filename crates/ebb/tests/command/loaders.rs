@@ -190,9 +190,8 @@ fn a_loader_that_is_not_there_is_named() {
     let mut bytes = fs::read("/bin/true").unwrap();
     let loader = b"/lib64/ld-linux-x86-64.so.2";
     let mut windows = bytes.windows(loader.len());
-    let Some(at) = windows.position(|window| window == loader) else {
-        return println!("skipped: /bin/true has another loader");
-    };
+    let at = windows.position(|window| window == loader);
+    let at = at.expect("a program for glibc's loader on x86-64");
     bytes[at + 4] = b'5';
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
