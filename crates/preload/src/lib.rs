@@ -40,7 +40,7 @@
 //! | `process::fork::WORDS` | the kernel writes there during a fork, in place of the program's words |
 //! | `process::copied_vfork::WAITS`, `HELD`, `HELD_INODE` | a fork's thread waits behind a handler without an argument; a child finds its own |
 //! | `process::fork::SINGLE_THREADED` | the address of a word of libc's |
-//! | `memory::self_mem::HAS_LOW` | a property of the address space, of which any call may learn |
+//! | `memory::self_mem::LOW_BELOW`, `LOW_END` | a property of the address space, of which any call may learn |
 
 mod malloc;
 mod memory;
