@@ -24,6 +24,16 @@ fn may_open_userfaultfd(root: bool) -> bool {
     by_everybody || !root && File::options().read(true).write(true).open(DEVICE).is_ok()
 }
 
+/// Reasons that lie in directories for temporary files.
+fn of_directories() -> [(&'static str, bool); 3] {
+    let tmp = Path::new("/var/tmp");
+    [
+        ("/dev/shm", tempfile::tempfile_in("/dev/shm").is_err()),
+        ("O_DIRECT", !tools::direct_io(tmp)),
+        ("no room", tools::free_bytes(tmp) < 2 << 30),
+    ]
+}
+
 impl AllowedSkips {
     /// Looks around. `complete`: no program may be missing.
     pub fn on_this_machine(complete: bool) -> Self {
@@ -36,7 +46,7 @@ impl AllowedSkips {
         let lacks = doctors_report();
         let requests = number("fs/aio-max-nr").zip(number("fs/aio-nr"));
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let words = vec![
+        let mut words = vec![
             // Known not to pass yet, and listed as such in SPECIFICATION.md.
             ("pending", true),
             ("a benchmark", true),
@@ -66,17 +76,11 @@ impl AllowedSkips {
             ("user namespace", !maps_users()),
             ("ext4", tools::in_path("mkfs.ext4").is_none()),
             ("mkswap", tools::in_path("mkswap").is_none()),
-            ("/dev/shm", tempfile::tempfile_in("/dev/shm").is_err()),
             (
                 "seccomp",
                 number("kernel/seccomp").is_none()
                     && !Path::new("/proc/sys/kernel/seccomp").exists(),
             ),
-            (
-                "no room",
-                tools::free_bytes(Path::new("/var/tmp")) < 2 << 30,
-            ),
-            ("O_DIRECT", !tools::direct_io(Path::new("/var/tmp"))),
             (
                 "asynchronous reads",
                 requests.is_none_or(|(most, taken)| taken + 64 > most),
@@ -95,6 +99,7 @@ impl AllowedSkips {
                 !works("bwrap", &["--ro-bind", "/", "/", "true"]),
             ),
         ];
+        words.extend(of_directories());
         Self {
             words,
             programs: !complete,
