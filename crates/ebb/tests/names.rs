@@ -86,3 +86,15 @@ fn a_preloaded_allocator_may_stand_upon_libcs() {
         managed.assert_quiet(&what);
     }
 }
+
+/// The library begins before the program does, which may have functions of libc's names.
+#[test]
+fn no_function_of_the_programs_is_called_before_it_begins() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("early").as_os_str()]).time_limit(LIMIT);
+    let alone = free(&job, "early");
+    let managed = Under::budget(64 * MIB).run(&job);
+    managed.assert_same(&alone, "early");
+}

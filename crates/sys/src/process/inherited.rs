@@ -4,10 +4,10 @@
 //! Rust's runtime ignores SIGPIPE before `main`, and gives a child the default. It opens `/dev/null` in place of streams
 //! that are closed. So a function that the C library calls earlier notes both.
 
+use crate::kernel::signal::set_action;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -34,13 +34,10 @@ extern "C" fn note() {
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn() = note;
 
+/// By the system call: the library has this code too, where libc's name may lead to the program, which has not begun.
 fn is_ignored(signal: i32) -> bool {
-    let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: asks only; on success `now` is filled.
-    unsafe {
-        libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) == 0
-            && now.assume_init().sa_sigaction == libc::SIG_IGN
-    }
+    // SAFETY: asks only.
+    unsafe { set_action(signal, None) }.handler == libc::SIG_IGN
 }
 
 /// A standard stream, for calls that fail where it is closed.
