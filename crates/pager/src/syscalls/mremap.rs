@@ -370,18 +370,38 @@ impl<K: Kernel> Pager<K> {
         {
             return;
         }
-        if self.takes(start, end - start) {
-            // SAFETY: just mapped.
-            let _ = unsafe { self.kernel.munmap(start, end - start) };
+        if self.is_unmapped(start, end) {
             self.forget(state, start, end);
+        }
+    }
+
+    /// Whether nothing is mapped there.
+    fn is_unmapped(&self, start: usize, end: usize) -> bool {
+        match self.take(start, end - start) {
+            Ok(_) => {
+                // SAFETY: just mapped.
+                let _ = unsafe { self.kernel.munmap(start, end - start) };
+                true
+            }
+            Err(Errno(libc::EEXIST)) => false,
+            // The system makes no mapping now. It refuses advice of this kind only where nothing is.
+            Err(_) => (start..end).step_by(PAGE_SIZE).all(|page| {
+                // SAFETY: it changes no content.
+                let advised = unsafe { self.kernel.madvise(page, PAGE_SIZE, libc::MADV_COLD) };
+                advised == Err(Errno(libc::ENOMEM))
+            }),
         }
     }
 
     /// Maps addresses where nothing is; whether that is so. Nobody may touch them.
     pub(super) fn takes(&self, start: usize, len: usize) -> bool {
+        self.take(start, len).is_ok()
+    }
+
+    fn take(&self, start: usize, len: usize) -> Result<usize, Errno> {
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: replaces nothing.
-        unsafe { self.kernel.mmap(start, len, libc::PROT_NONE, how, -1, 0) }.is_ok()
+        unsafe { self.kernel.mmap(start, len, libc::PROT_NONE, how, -1, 0) }
     }
 
     /// The call failed, and pages were moved and came back, by us or by the kernel. They lost their protection on
