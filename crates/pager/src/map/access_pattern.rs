@@ -7,8 +7,8 @@
 //! in its own page only. One that turns round begins anew: touches to and fro are no scan. Units that are in memory cause no
 //! fault: a scan that passes some is the same scan.
 //!
-//! A walk with a stride, as down a column of a matrix, has its own pages alone: those between are mostly wanted by later
-//! walks, after its own were wanted again. With windows it would displace what it is about to come back to.
+//! A walk with a stride, as down a column of a matrix, has its own pages alone. Those between are mostly wanted later than
+//! its own are again: with windows it would displace what it is about to come back to.
 //!
 //! A stream at its full window also names the pages ahead (`ahead`), so that those on devices are on their way before
 //! they are touched. It looks twice as far each time, up to `REACH`, and again when half of that was used up, as the
