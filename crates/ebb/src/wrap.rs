@@ -60,7 +60,7 @@ impl Wrap {
         }
         let (read, pipe) = io::pipe().context("--wrap")?;
         let mut other = Command::new("/proc/self/exe");
-        // What the caller gave is for the program.
+        // The caller's descriptors are for the program.
         descriptors::keep_from(&mut other);
         let other = other
             .arg0("tide-wrap")

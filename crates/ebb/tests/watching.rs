@@ -3,7 +3,7 @@
 mod common;
 
 use common::tree::Tree;
-use common::{cannot_page, ebb, helpers, processor_time};
+use common::{cannot_page, ebb, helpers, lacks_network_namespaces, processor_time};
 use ebb_harness::tools;
 use std::collections::BTreeMap;
 use std::fs;
@@ -144,12 +144,8 @@ fn a_watch_goes_on_as_long_as_the_tree() {
 /// A supervisor's socket is of one network namespace. Whoever asks from another is told where to ask, and that line works.
 #[test]
 fn a_tree_in_another_network_namespace() {
-    if cannot_page() {
+    if cannot_page() || lacks_network_namespaces() {
         return;
-    }
-    let works = Command::new("unshare").args(["--net", "true"]).status();
-    if !works.is_ok_and(|status| status.success()) {
-        return println!("skipped: no network namespace can be made");
     }
     let mut run = Command::new("unshare")
         .args(["--net", "timeout", "-k1", "60"])

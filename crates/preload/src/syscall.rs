@@ -1,15 +1,16 @@
 //! `syscall(2)`: system calls that copy the address space, made by number, are forks like any other. Those that map
 //! memory are memory calls like any other (SBCL makes all of its so), and execs are execs. One that makes an io_uring is
-//! looked after ([`io_uring`]). Memory that the kernel is to remember and store to later is not paged. Everything else passes as
-//! it is: to another library's function of this name, where there is one, or to the kernel. torsocks has one, so that
-//! no connection is made past it. It is not asked for children that go on beside their callers, nor by this library.
+//! looked after ([`io_uring`]). Memory that the kernel is to remember and store to later is not paged.
+//!
+//! Everything else goes to another library's function of this name, or to the kernel where there is none. torsocks has
+//! one, so no connection is made past it. It is not asked for children that go on beside their callers, nor by this library.
 //!
 //! System calls made without libc are out of reach. A child of such a one has no managed memory once its parent
 //! pages, and gets SIGSEGV where it touches it.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use ebb_sys::{memory as memory_of, raw};
 
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn syscall(
 #[unsafe(naked)]
 unsafe extern "C" fn all_others() {
     core::arch::naked_asm!(
-        "cmp qword ptr [rip + {of_another}], 0",
+        "cmp byte ptr [rip + {of_another}], 0",
         "je {with_frame}",
         // Whether the caller is code of this library.
         "lea r10, [rip + {code_starts}]",
@@ -124,13 +125,11 @@ type Syscall =
 // SAFETY: the type is that of the manual page; what follows the number is passed as if it were declared.
 static NEXT: DlsymNext<Syscall> = unsafe { DlsymNext::new(c"syscall") };
 
-/// Another library's function, or null.
-static OF_ANOTHER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// Flag: that is another library's function.
+static OF_ANOTHER: AtomicBool = AtomicBool::new(false);
 
 pub fn resolve() {
-    if let Some(next) = NEXT.of_another() {
-        OF_ANOTHER.store(next as *mut c_void, Ordering::Relaxed);
-    }
+    OF_ANOTHER.store(NEXT.of_another().is_some(), Ordering::Relaxed);
 }
 
 /// Whether a call makes a child that uses this memory or another stack; whose memory is so used is prepared for that.
@@ -165,9 +164,8 @@ unsafe extern "C" fn with_frame(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    let args = [a, b, c, d, e, f];
-    // SAFETY: the caller answers for the call.
-    unsafe { own_part(number, args).unwrap_or_else(|| answer(raw::call(number, args))) }
+    // SAFETY: the caller answers for the call, here and below.
+    unsafe { made(number, [a, b, c, d, e, f], None) }
 }
 
 /// Such a call, by another library's function.
@@ -183,15 +181,28 @@ unsafe extern "C" fn to_another(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    let args = [a, b, c, d, e, f];
-    // SAFETY: the caller answers for the call.
-    unsafe {
-        match (own_part(number, args), NEXT.get()) {
-            (Some(result), _) => result,
-            (None, Some(next)) => next(number, a, b, c, d, e, f),
-            (None, None) => answer(raw::call(number, args)),
+    // SAFETY: as above.
+    unsafe { made(number, [a, b, c, d, e, f], NEXT.get()) }
+}
+
+/// The answer to such a call: what is not made here is made by another library's function, or by the kernel.
+///
+/// # Safety
+/// That of the system call.
+#[inline(always)]
+unsafe fn made(number: c_long, args: [c_long; 6], of_another: Option<Syscall>) -> c_long {
+    // SAFETY: as above.
+    let elsewhere = || unsafe {
+        match of_another {
+            Some(next) => {
+                let [a, b, c, d, e, f] = args;
+                next(number, a, b, c, d, e, f)
+            }
+            None => answer(raw::call(number, args)),
         }
-    }
+    };
+    // SAFETY: as above.
+    unsafe { own_part(number, args) }.unwrap_or_else(elsewhere)
 }
 
 /// The answer to a call that is made here.

@@ -56,7 +56,7 @@ fn list(filled: &[Filled]) -> String {
     all.join(", ")
 }
 
-/// What `ebb run` takes now where its command line says nothing.
+/// Values that `ebb run` takes now where its command line gives none.
 pub struct InUse {
     /// The budget; none: what is free.
     pub memory: Option<String>,

@@ -1,5 +1,5 @@
-//! The checks for more speed or more room, and of what `ebb run` takes where its command line says nothing: it works without
-//! the former, and with other options.
+//! The checks for more speed or more room, without which `ebb run` works; and those of the values that it takes where its
+//! command line gives none.
 
 use super::check::{Check, Verdict};
 use crate::available::{Available, Source};

@@ -1,7 +1,7 @@
 //! `ebb top` in a terminal: signals leave that as it was, and a recording goes on when another tree is chosen.
 
 use super::common::tree::Tree;
-use super::common::{cannot_page, ebb};
+use super::common::{cannot_page, ebb, lacks_network_namespaces};
 use super::{end_of, stderr};
 use std::fs;
 use std::io::Read;
@@ -120,13 +120,9 @@ run.terminate()";
 
 #[test]
 fn a_recording_goes_on_after_the_list_of_trees() {
-    if cannot_page() {
-        return;
-    }
     // The list has the trees of other tests too: those of this network namespace.
-    let works = Command::new("unshare").args(["--net", "true"]).status();
-    if !works.is_ok_and(|status| status.success()) {
-        return println!("skipped: no network namespace can be made");
+    if cannot_page() || lacks_network_namespaces() {
+        return;
     }
     let dir = tempfile::tempdir().unwrap();
     let recording = dir.path().join("recording");

@@ -92,6 +92,16 @@ pub fn lacks(program: &str) -> bool {
     missing
 }
 
+/// The same of another network namespace.
+pub fn lacks_network_namespaces() -> bool {
+    let made = Command::new("unshare").args(["--net", "true"]).status();
+    let lacks = !made.is_ok_and(|status| status.success());
+    if lacks {
+        println!("skipped: no network namespace can be made");
+    }
+    lacks
+}
+
 /// A C program of `tests/programs`, compiled.
 pub fn c_program(name: &str) -> PathBuf {
     workloads::compile(&format!("crates/ebb/tests/programs/{name}.c"))

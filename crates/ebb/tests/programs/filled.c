@@ -73,6 +73,17 @@ static void *thread(void *arg)
 	return NULL;
 }
 
+/* Runs a thread on a stack of the program's, up to its end. */
+static void run_on(char *stack, size_t len, void *(*entry)(void *), void *arg)
+{
+	pthread_attr_t attributes;
+	pthread_t id;
+	must(pthread_attr_init(&attributes) == 0, "attr");
+	must(pthread_attr_setstack(&attributes, stack, len) == 0, "setstack");
+	must(pthread_create(&id, &attributes, entry, arg) == 0, "pthread_create");
+	must(pthread_join(id, NULL) == 0, "join");
+}
+
 /* Which of the pages below its frames are there. */
 static void *look(void *arg)
 {
@@ -90,17 +101,12 @@ static void *look(void *arg)
 /* A thread on a stack of which all was used before, and is out. */
 static void guarded(size_t pages)
 {
-	pthread_attr_t attributes;
-	pthread_t id;
 	size_t count = 0, stack = 32;
 	char *p = memory(stack * PAGE, 0), *other = memory(pages * PAGE, 0);
 	number(p, 0, stack);
 	must(mprotect(p, PAGE, PROT_NONE) == 0, "mprotect");
 	number(other, 0, pages);
-	must(pthread_attr_init(&attributes) == 0, "attr");
-	must(pthread_attr_setstack(&attributes, p, stack * PAGE) == 0, "setstack");
-	must(pthread_create(&id, &attributes, look, &count) == 0, "pthread_create");
-	must(pthread_join(id, NULL) == 0, "join");
+	run_on(p, stack * PAGE, look, &count);
 	printf("below the thread's frames: %zu there\n", count);
 	check("elsewhere", other, 0, pages);
 }
@@ -195,16 +201,11 @@ int main(int argc, char **argv)
 		check("first", p, 0, first);
 		check("then", q, 0, pages - first);
 	} else {
-		pthread_attr_t attributes;
-		pthread_t id;
 		size_t sum = 0;
 		char *p = memory(len, MAP_NORESERVE), *other = memory(len, 0);
 		number(other, 0, pages);
 		number(p, pages / 2, pages / 2 + 100);
-		must(pthread_attr_init(&attributes) == 0, "attr");
-		must(pthread_attr_setstack(&attributes, p, len) == 0, "setstack");
-		must(pthread_create(&id, &attributes, thread, &sum) == 0, "pthread_create");
-		must(pthread_join(id, NULL) == 0, "join");
+		run_on(p, len, thread, &sum);
 		printf("the thread: %zu\n", sum);
 		/* No others: what is touched of a stack stays. */
 		check_from(pages / 2, "below", p, 0, pages / 2 + 100);

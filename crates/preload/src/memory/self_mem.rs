@@ -59,18 +59,8 @@ pub unsafe extern "C-unwind" fn pwrite(
     len: usize,
     at: i64,
 ) -> isize {
-    let start = usize::try_from(at).ok();
-    let memory = start.filter(|start| may_be_memory(*start, start.saturating_add(len)));
-    if let Some(at) = memory.filter(|_| is_own_memory(fd)) {
-        // SAFETY: the caller answers for the call, here and below.
-        let written = libc_result(|| unsafe { write_memory(fd, from, len, at) });
-        return written.map_or(-1, |bytes| bytes as isize);
-    }
-    match PWRITE.get() {
-        // SAFETY: as above.
-        Some(next) => unsafe { next(fd, from, len, at) },
-        None => not_there() as isize,
-    }
+    // SAFETY: the caller answers for the call, here and below.
+    unsafe { write(PWRITE.get(), fd, from, len, at) }
 }
 
 /// # Safety
@@ -82,12 +72,34 @@ pub unsafe extern "C-unwind" fn pwrite64(
     len: usize,
     at: i64,
 ) -> isize {
-    // SAFETY: the same function on a 64-bit system, but where another library has one of each name.
-    unsafe {
-        match PWRITE64.of_another() {
-            Some(next) if !is_own_memory(fd) => next(fd, from, len, at),
-            _ => pwrite(fd, from, len, at),
-        }
+    // The same function on a 64-bit system, but where another library has one of each name.
+    let next = PWRITE64.of_another().or_else(|| PWRITE.get());
+    // SAFETY: as above.
+    unsafe { write(next, fd, from, len, at) }
+}
+
+/// Such a call: of memory it is made here, and of files by the `next` function. Cancellation unwinds it, too.
+///
+/// # Safety
+/// `pwrite(2)`'s.
+unsafe extern "C-unwind" fn write(
+    next: Option<Pwrite>,
+    fd: c_int,
+    from: *const c_void,
+    len: usize,
+    at: i64,
+) -> isize {
+    let start = usize::try_from(at).ok();
+    let memory = start.filter(|start| may_be_memory(*start, start.saturating_add(len)));
+    if let Some(at) = memory.filter(|_| is_own_memory(fd)) {
+        // SAFETY: as above.
+        let written = libc_result(|| unsafe { write_memory(fd, from, len, at) });
+        return written.map_or(-1, |bytes| bytes as isize);
+    }
+    match next {
+        // SAFETY: as above.
+        Some(next) => unsafe { next(fd, from, len, at) },
+        None => not_there() as isize,
     }
 }
 

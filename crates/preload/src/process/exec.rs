@@ -513,47 +513,43 @@ unsafe fn start(target: Target, envp: Strings, call: impl FnOnce(Strings) -> c_i
     }
 }
 
+/// A path is looked up as it stands.
+const AT_PATH: Search = Search::At(libc::AT_FDCWD);
+
+/// An exec by the `next` function. Another library's function that takes the process's own environment is called in its
+/// place, where that environment is given and needs no repair.
+///
+/// # Safety
+/// `exec(3)`'s.
+#[inline(never)]
+unsafe fn exec_by(
+    next: &DlsymNext<Exec>,
+    of_another: Option<ExecHere>,
+    (file, search): (*const c_char, Search),
+    argv: Strings,
+    envp: Strings,
+) -> c_int {
+    let Some(next) = next.get() else {
+        return not_there();
+    };
+    // SAFETY: the caller's call, with the environment made whole; so in each one below.
+    unsafe {
+        let target = exec_target::named(file, search);
+        start(target, envp, |whole| match of_another {
+            Some(of_another) if whole == envp => of_another(file, argv),
+            _ => next(file, argv, whole),
+        })
+    }
+}
+
 /// `execve`, also for csrc/glue.c.
 ///
 /// # Safety
 /// `execve(2)`'s.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ebb_exec_path(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    let Some(next) = EXECVE.get() else {
-        return not_there();
-    };
-    // SAFETY: the caller's call, with the environment made whole; so in each one below.
-    unsafe {
-        let target = exec_target::named(path, Search::At(libc::AT_FDCWD));
-        start(target, envp, |envp| next(path, argv, envp))
-    }
-}
-
-/// An exec with the process's own environment. Another library's function of that name has no other, and is called where
-/// that needs no repair.
-///
-/// # Safety
-/// `exec(3)`'s.
-#[inline(never)]
-unsafe fn exec_here(
-    file: *const c_char,
-    argv: Strings,
-    search: Search,
-    of_another: Option<ExecHere>,
-    next: &DlsymNext<Exec>,
-) -> c_int {
-    let Some(next) = next.get() else {
-        return not_there();
-    };
     // SAFETY: as above.
-    unsafe {
-        let own = environ;
-        let target = exec_target::named(file, search);
-        start(target, own, |envp| match of_another {
-            Some(of_another) if envp == own => of_another(file, argv),
-            _ => next(file, argv, envp),
-        })
-    }
+    unsafe { exec_by(&EXECVE, None, (path, AT_PATH), argv, envp) }
 }
 
 /// `execl`, for csrc/glue.c. Another library that has one is taken to gather the arguments for its own `execv`.
@@ -563,8 +559,8 @@ unsafe fn exec_here(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ebb_exec_list(path: *const c_char, argv: Strings) -> c_int {
     let of_another = EXECL.of_another().and_then(|_| EXECV.of_another());
-    // SAFETY: as above.
-    unsafe { exec_here(path, argv, Search::At(libc::AT_FDCWD), of_another, &EXECVE) }
+    // SAFETY: as above; `environ` is the process's environment.
+    unsafe { exec_by(&EXECVE, of_another, (path, AT_PATH), argv, environ) }
 }
 
 /// `execlp`, in the same way.
@@ -575,7 +571,7 @@ unsafe extern "C" fn ebb_exec_list(path: *const c_char, argv: Strings) -> c_int 
 unsafe extern "C" fn ebb_exec_list_search(file: *const c_char, argv: Strings) -> c_int {
     let of_another = EXECLP.of_another().and_then(|_| EXECVP.of_another());
     // SAFETY: as above.
-    unsafe { exec_here(file, argv, Search::Path, of_another, &EXECVPE) }
+    unsafe { exec_by(&EXECVPE, of_another, (file, Search::Path), argv, environ) }
 }
 
 /// # Safety
@@ -590,31 +586,25 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
 /// `execv(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
-    let search = Search::At(libc::AT_FDCWD);
     // SAFETY: as above.
-    unsafe { exec_here(path, argv, search, EXECV.of_another(), &EXECVE) }
+    unsafe { exec_by(&EXECVE, EXECV.of_another(), (path, AT_PATH), argv, environ) }
 }
 
 /// # Safety
 /// `execvp(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    let of_another = EXECVP.of_another();
     // SAFETY: as above.
-    unsafe { exec_here(file, argv, Search::Path, EXECVP.of_another(), &EXECVPE) }
+    unsafe { exec_by(&EXECVPE, of_another, (file, Search::Path), argv, environ) }
 }
 
 /// # Safety
 /// `execvpe(3)`'s.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    let Some(next) = EXECVPE.get() else {
-        return not_there();
-    };
     // SAFETY: as above.
-    unsafe {
-        let target = exec_target::named(file, Search::Path);
-        start(target, envp, |envp| next(file, argv, envp))
-    }
+    unsafe { exec_by(&EXECVPE, None, (file, Search::Path), argv, envp) }
 }
 
 /// # Safety

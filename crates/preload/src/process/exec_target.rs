@@ -42,17 +42,13 @@ pub enum Search {
 /// `file` is a string, or nothing is there.
 #[inline(never)] // Its buffers are gone from the stack when the exec is made.
 pub unsafe fn named(file: *const c_char, search: Search) -> Target {
-    let from = match search {
-        Search::At(from) => from,
-        Search::Path => libc::AT_FDCWD,
+    // A name that is looked for in PATH is not looked up in the present directory, which may hang: there is no descriptor.
+    let (from, first) = match search {
+        Search::At(from) => (from, from),
+        Search::Path => (libc::AT_FDCWD, -1),
     };
-    // By a call that every dynamic program makes: a filter may end this one for others. It changes nothing. A name that is
-    // looked for in PATH is not looked up in the present directory, which may hang: there is no descriptor for it.
-    let directory = match search {
-        Search::At(from) => from,
-        Search::Path => -1,
-    };
-    let looked = opened(directory, file, libc::O_PATH);
+    // By a call that every dynamic program makes: a filter may end this one for others. It changes nothing.
+    let looked = opened(first, file, libc::O_PATH);
     if looked.is_err_and(|error| error.0 == libc::EFAULT) {
         return Target::Absent;
     }

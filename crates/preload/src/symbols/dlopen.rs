@@ -8,7 +8,7 @@
 //! so it is jumped to, not called.
 
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::AtomicPtr;
 
 use crate::symbols::dlsym_next;
 
@@ -20,9 +20,7 @@ pub fn resolve() {
 }
 
 extern "C" fn look_up() -> *mut c_void {
-    let at = dlsym_next::next(c"dlopen").cast_mut();
-    NEXT.store(at, Ordering::Relaxed);
-    at
+    dlsym_next::known(&NEXT, c"dlopen")
 }
 
 /// # Safety

@@ -6,13 +6,13 @@
 //! handle. It must not come back to ours, which goes on to it. So ours is the answer only in place of the very function that
 //! it goes on to.
 //!
-//! libc asks by the return address who calls, if no handle is given: so its function is jumped to, not called. What
-//! stands next of these names may be another library's, too.
+//! libc asks by the return address who calls, if no handle is given: so its function is jumped to, not called. The
+//! next function of these names may be another library's, too.
 //!
 //! Not here: `dlvsym` with RTLD_NEXT from the program itself, which finds libc's function, as ours have no version.
 
 use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::AtomicPtr;
 
 use crate::symbols::dlsym_next;
 use crate::symbols::object::{self, Object};
@@ -26,21 +26,11 @@ static NEXT_OF_VERSION: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut()
 
 #[unsafe(link_section = ".text.startup")]
 extern "C" fn look_up() -> *mut c_void {
-    known(&NEXT, c"dlsym")
+    dlsym_next::known(&NEXT, c"dlsym")
 }
 
 extern "C" fn look_up_of_version() -> *mut c_void {
-    known(&NEXT_OF_VERSION, c"dlvsym")
-}
-
-#[unsafe(link_section = ".text.startup")]
-fn known(next: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let mut at = next.load(Ordering::Relaxed);
-    if at.is_null() {
-        at = dlsym_next::next(name).cast_mut();
-        next.store(at, Ordering::Relaxed);
-    }
-    at
+    dlsym_next::known(&NEXT_OF_VERSION, c"dlvsym")
 }
 
 /// # Safety

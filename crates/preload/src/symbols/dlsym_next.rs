@@ -1,7 +1,7 @@
 //! The functions of the same names further down the search order: libc's own, as a rule.
 //!
-//! libc's `dlsym` finds them, and is itself found in libc's table of symbols: the name leads to ours, or to that of
-//! another library, which may not be ready before its constructor.
+//! libc's `dlsym` finds them, and is itself found in libc's table of symbols. Its name leads to ours, or to that of another
+//! library, which may not be ready before its constructor.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute_copy;
@@ -42,7 +42,7 @@ static DLSYM: Lookup = Lookup::new(c"dlsym");
 #[unsafe(link_section = ".data")]
 static DLVSYM: Lookup = Lookup::new(c"dlvsym");
 
-/// libc's `dlsym`. What it is asked with RTLD_NEXT is asked for this library.
+/// libc's `dlsym`. RTLD_NEXT begins behind this library.
 ///
 /// # Safety
 /// `name` is a string, and this no handle of one that is closed.
@@ -57,7 +57,7 @@ pub unsafe fn libc_dlsym(handle: *mut c_void, name: &CStr) -> *const c_void {
     unsafe { transmute_copy::<*mut c_void, Dlsym>(&at)(handle, name.as_ptr()) }
 }
 
-/// What stands next of that name, or null. Not seen: a function that another library has with libc's version of it alone.
+/// The next function of that name, or null. Not seen: a function that another library has with libc's version of it alone.
 #[inline(never)] // Each wrapper of ours has one.
 #[unsafe(link_section = ".text.startup")]
 pub fn next(name: &CStr) -> *const c_void {
@@ -65,7 +65,7 @@ pub fn next(name: &CStr) -> *const c_void {
     unsafe { libc_dlsym(libc::RTLD_NEXT, name) }
 }
 
-/// What stands next with the version that libc's functions of old have, or null.
+/// The next one with the version that libc's functions of old have, or null.
 #[unsafe(link_section = ".text.startup")]
 pub fn next_of_version(name: &CStr) -> *const c_void {
     type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
@@ -79,6 +79,17 @@ pub fn next_of_version(name: &CStr) -> *const c_void {
         let dlvsym = transmute_copy::<*mut c_void, Dlvsym>(&at);
         dlvsym(libc::RTLD_NEXT, name.as_ptr(), OLDEST.as_ptr())
     }
+}
+
+/// The same as [`next`], looked up once.
+#[inline(always)]
+pub fn known(at: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let mut found = at.load(Ordering::Relaxed);
+    if found.is_null() {
+        found = next(name).cast_mut();
+        at.store(found, Ordering::Relaxed);
+    }
+    found
 }
 
 /// A function of libc that ours stands before. `F` is its type.
@@ -117,11 +128,6 @@ impl<F: Copy> DlsymNext<F> {
     }
 
     fn address(&self) -> *mut c_void {
-        let mut at = self.at.load(Ordering::Relaxed);
-        if at.is_null() {
-            at = next(self.name).cast_mut();
-            self.at.store(at, Ordering::Relaxed);
-        }
-        at
+        known(&self.at, self.name)
     }
 }
