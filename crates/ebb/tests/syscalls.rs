@@ -827,6 +827,18 @@ fn memory_that_is_filled_faster_than_paging_begins() {
     }
 }
 
+/// Cancellation unwinds from within the call, and may meet no frame of the library's.
+#[test]
+fn threads_that_are_cancelled_as_they_write() {
+    if cannot_page() {
+        return;
+    }
+    let job = Job::new([c_program("cancelled_write").as_os_str()]);
+    let free = free(&job, "cancelled");
+    let managed = Under::budget(64 * MIB).run(&job);
+    managed.assert_same(&free, "cancelled");
+}
+
 /// Where io_uring is refused nobody has looked at what the program gives with the call: nothing, here.
 #[test]
 fn a_look_for_io_uring_without_parameters() {

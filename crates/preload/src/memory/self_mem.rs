@@ -17,8 +17,7 @@ use ebb_sys::{Errno, proc, raw};
 use crate::symbols::dlsym_next::DlsymNext;
 use crate::symbols::errno::{libc_result, not_there};
 
-/// A thread may be cancelled in it, which unwinds.
-type Pwrite = unsafe extern "C-unwind" fn(c_int, *const c_void, usize, i64) -> isize;
+type Pwrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isize;
 
 // SAFETY: the type is that of the manual page, and `off_t` has 64 bits.
 static PWRITE: DlsymNext<Pwrite> = unsafe { DlsymNext::new(c"pwrite") };
@@ -50,57 +49,71 @@ fn may_be_memory(start: usize, end: usize) -> bool {
 /// How often memory is let go anew where the kernel says that a page is not there.
 const TRIES: usize = 16;
 
-/// # Safety
-/// `pwrite(2)`'s.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwrite(
-    fd: c_int,
-    from: *const c_void,
-    len: usize,
-    at: i64,
-) -> isize {
-    // SAFETY: the caller answers for the call, here and below.
-    unsafe { write(PWRITE.get(), fd, from, len, at) }
+/// A thread may be cancelled in this call, which unwinds. So there is no frame of ours around libc's function: it is jumped
+/// to, once it is known which is to be called.
+macro_rules! positioned_write {
+    ($name:ident, $of_file:ident, $next:expr) => {
+        /// # Safety
+        /// `pwrite(2)`'s.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            fd: c_int,
+            from: *const c_void,
+            len: usize,
+            at: i64,
+        ) -> isize {
+            // Five words on the stack align it for the call.
+            core::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "sub rsp, 8",
+                "call {of_file}",
+                "add rsp, 8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp rax",
+                of_file = sym $of_file,
+            )
+        }
+
+        extern "C" fn $of_file(fd: c_int, _: *const c_void, len: usize, at: i64) -> Pwrite {
+            match is_of_memory(fd, len, at) {
+                true => to_memory,
+                false => $next.unwrap_or(missing),
+            }
+        }
+    };
 }
 
-/// # Safety
-/// `pwrite(2)`'s.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwrite64(
-    fd: c_int,
-    from: *const c_void,
-    len: usize,
-    at: i64,
-) -> isize {
-    // The same function on a 64-bit system, but where another library has one of each name.
-    let next = PWRITE64.of_another().or_else(|| PWRITE.get());
-    // SAFETY: as above.
-    unsafe { write(next, fd, from, len, at) }
-}
+positioned_write!(pwrite, for_pwrite, PWRITE.get());
+// The same function on a 64-bit system, but where another library has one of each name.
+positioned_write!(
+    pwrite64,
+    for_pwrite64,
+    PWRITE64.of_another().or_else(|| PWRITE.get())
+);
 
-/// Such a call: of memory it is made here, and of files by the `next` function. Cancellation unwinds it, too.
-///
-/// # Safety
-/// `pwrite(2)`'s.
-unsafe extern "C-unwind" fn write(
-    next: Option<Pwrite>,
-    fd: c_int,
-    from: *const c_void,
-    len: usize,
-    at: i64,
-) -> isize {
+/// Whether a call writes this process's memory.
+fn is_of_memory(fd: c_int, len: usize, at: i64) -> bool {
     let start = usize::try_from(at).ok();
-    let memory = start.filter(|start| may_be_memory(*start, start.saturating_add(len)));
-    if let Some(at) = memory.filter(|_| is_own_memory(fd)) {
-        // SAFETY: as above.
-        let written = libc_result(|| unsafe { write_memory(fd, from, len, at) });
-        return written.map_or(-1, |bytes| bytes as isize);
-    }
-    match next {
-        // SAFETY: as above.
-        Some(next) => unsafe { next(fd, from, len, at) },
-        None => not_there() as isize,
-    }
+    start.is_some_and(|start| may_be_memory(start, start.saturating_add(len))) && is_own_memory(fd)
+}
+
+/// # Safety
+/// `pwrite(2)`'s, of memory.
+unsafe extern "C" fn to_memory(fd: c_int, from: *const c_void, len: usize, at: i64) -> isize {
+    // SAFETY: the caller answers for the call.
+    let written = libc_result(|| unsafe { write_memory(fd, from, len, at as usize) });
+    written.map_or(-1, |bytes| bytes as isize)
+}
+
+unsafe extern "C" fn missing(_: c_int, _: *const c_void, _: usize, _: i64) -> isize {
+    not_there() as isize
 }
 
 /// Whether a descriptor is that of `/proc/self/mem`. One that a parent opened is of the parent's memory.
