@@ -76,12 +76,17 @@ fn a_musl_program_runs_and_what_it_starts_is_managed() {
     // Below a managed program, at an exec and a spawn of any kind; and above one.
     let python = "import os, subprocess, sys\nm = sys.argv[1]\nfor run in (lambda: subprocess.run([m]), \
                   lambda: subprocess.run([m], env={}), lambda: subprocess.run([m], preexec_fn=os.getpid), \
-                  lambda: os.waitpid(os.posix_spawn(m, [m], {}), 0), lambda: os.system(m)): print(run(), flush=True)";
+                  lambda: os.waitpid(os.posix_spawn(m, [m], {}), 0)[1] >> 8, lambda: os.system(m) >> 8): print(getattr(x := run(), 'returncode', x), flush=True)";
     let output = run(&["python3", "-c", python, program]);
     let all = lines(&output);
     let ran = all.iter().filter(|line| line.starts_with("another"));
     assert_eq!(ran.count(), 5, "{all:?} {}", stderr(&output));
-    assert!(all.iter().all(|line| !line.contains("127")), "{all:?}");
+    let statuses = all.iter().filter(|line| *line == "3");
+    assert_eq!(
+        statuses.count(),
+        5,
+        "each ends with its own status: {all:?}"
+    );
     for front in [
         &[program][..],
         &[program, "env", "-i", "PATH=/usr/bin:/bin"],
