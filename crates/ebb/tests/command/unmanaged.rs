@@ -228,6 +228,59 @@ kept = [os.urandom(4096) for _ in range(32 * 256)]";
     assert!(!line.contains("swap devices are full"), "{line}");
 }
 
+/// Memory that no call of libc mapped stays in RAM. Where it alone is more than the budget a line says so, once, and names
+/// the program.
+#[test]
+fn memory_beyond_the_budget_that_cannot_be_paged_is_told_of_once() {
+    if cannot_page() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("maps.c");
+    fs::write(&source, MAPS_BY_ITSELF).unwrap();
+    for (options, name) in [(&["-static"][..], "static"), (&[], "linked")] {
+        let program = dir.path().join(name);
+        let mut cc = Command::new("cc");
+        cc.args(options).arg("-o").args([&program, &source]);
+        if !cc.status().unwrap().success() {
+            println!("skipped: a static C library is not installed");
+            continue;
+        }
+        let program = program.to_str().unwrap();
+        for (megabytes, lines) in [("70", 1), ("20", 0)] {
+            let output = run(&["-m", "48M", "sh", "-c", "$0 $1; true", program, megabytes]);
+            let text = stderr(&output);
+            assert_eq!(output.status.code(), Some(0), "{text}");
+            let told: Vec<_> = text.lines().filter(|l| l.contains("exceeded")).collect();
+            assert_eq!(told.len(), lines, "{text}");
+            for line in told {
+                let (_, of_it) = line.split_once(&format!("({name} [")).expect(line);
+                assert!(of_it.contains("] has 7"), "{line}");
+                assert!(line.contains("more than the budget of 48M"), "{line}");
+            }
+        }
+    }
+}
+
+/// Fills so many MiB of memory that it maps by an instruction of its own, and keeps it for a while.
+const MAPS_BY_ITSELF: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static char *map(unsigned long len) {
+  register long flags __asm__("r10") = 0x22, file __asm__("r8") = -1, offset __asm__("r9") = 0;
+  long at;
+  __asm__ volatile("syscall" : "=a"(at) : "a"(9), "D"(0), "S"(len), "d"(3), "r"(flags), "r"(file), "r"(offset)
+                   : "rcx", "r11", "memory");
+  return (char *)at;
+}
+int main(int argc, char **argv) {
+  unsigned long len = strtoul(argv[argc - 1], 0, 0) << 20;
+  memset(map(len), 1, len);
+  return sleep(5);
+}
+"#;
+
 /// Starts a program in every way that Python has, and prints the results.
 const STARTS_IN_EVERY_WAY: &str = "
 import ctypes, os, subprocess, sys

@@ -153,6 +153,12 @@ impl Measurements {
         self.unmanaged.keys().copied()
     }
 
+    /// Those processes, with the pages of each.
+    pub fn pages_of_unmanaged(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let all = self.unmanaged.iter();
+        all.map(|(&pid, one)| (pid, one.pages.max(0).cast_unsigned()))
+    }
+
     /// When a process of the tree that has not joined was started.
     pub fn start_of_unmanaged(&self, pid: u32) -> Option<u64> {
         let unjoined = self.unmanaged.get(&pid)?;
@@ -264,6 +270,7 @@ impl Supervisor {
         self.check_removals();
         self.warn_of_errors();
         self.warn_of_full_devices();
+        self.warn_beyond_budget();
         let moving = self.has_removals()
             || self.reduction.is_some()
             || !self.postponed.is_empty()

@@ -20,6 +20,7 @@
 //! measures, nobody reaps, and the limit stays as it was.
 
 mod admission;
+mod beyond_budget;
 mod clients;
 mod connections;
 mod descendants;
@@ -51,6 +52,7 @@ use crate::table::Limits;
 use crate::table::{Config, Mode, SlotNumber, SlotState, Table, Way};
 use crate::{Facts, MAX_DEVICES, MAX_MEMBERS};
 use admission::Handshake;
+use beyond_budget::BeyondBudget;
 use descendants::Descendants;
 pub use devices::DeviceShown;
 use devices::TreeDevice;
@@ -237,6 +239,8 @@ pub struct Supervisor {
     warned_other_user: bool,
     /// Reasons of refusals that the user knows, without numbers.
     told_refusals: Vec<String>,
+    /// Memory that cannot be paged and is more than the budget.
+    beyond_budget: BeyondBudget,
     notices: Notices,
 }
 
@@ -359,6 +363,7 @@ impl Supervisor {
             warned_unkept: false,
             warned_other_user: false,
             told_refusals: Vec::new(),
+            beyond_budget: BeyondBudget::default(),
             notices: setup.notices.unwrap_or_else(to_stderr),
         };
         for device in setup.devices {

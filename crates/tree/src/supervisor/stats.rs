@@ -230,7 +230,7 @@ impl Supervisor {
 
     /// Pages that members cannot page, and those that the limit leaves out for processes that are no members
     /// (`write_limit`).
-    fn unmanaged_pages(&self) -> u64 {
+    pub(super) fn unmanaged_pages(&self) -> u64 {
         let outside = self.table.outside();
         let slots = self.table.taken().map(|(n, _)| self.table.slot(n));
         let others = slots.fold(outside, |sum, slot| {
