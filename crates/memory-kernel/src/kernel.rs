@@ -137,7 +137,7 @@ impl<T: Threads> MemoryKernel<T> {
             }
         };
         let fault = Fault {
-            address: at,
+            address,
             write,
             protected,
             thread,

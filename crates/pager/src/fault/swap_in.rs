@@ -79,7 +79,8 @@ impl<K: Kernel> FaultService<K> {
             keep: self.keeps_copies(&state, (entry, age), (device, filling), pass, write),
             lifts: state.protection.lifts(),
         };
-        let expected = self.expected(&mut state);
+        let walks = device && !window.stream;
+        let expected = self.expected(&mut state, walks.then_some(pending.fault.address));
         drop(state);
 
         if !expected.is_empty() {
@@ -200,14 +201,23 @@ impl<K: Kernel> FaultService<K> {
         counters.readahead.add(pages as u64 - 1);
     }
 
-    /// Entries that a scan will come to, to be read ahead from devices.
-    fn expected(&self, state: &mut State) -> ArrayVec<EntryId, REACH> {
+    /// Entries that a scan will come to, to be read ahead from devices, or a walk with a stride that has come to an address.
+    fn expected(&self, state: &mut State, walk: Option<usize>) -> ArrayVec<EntryId, REACH> {
         if !self.swap.has_devices() {
             return ArrayVec::new();
         }
-        let ahead = state.pattern.ahead();
-        (ahead.start.0..ahead.end.0)
-            .filter_map(|p| match state.pages.map().get(PageNumber(p)) {
+        let State {
+            pages,
+            pattern,
+            strides,
+            ..
+        } = state;
+        let scan = pattern.ahead();
+        let walk = walk.map(|address| strides.touched(address));
+        (scan.start.0..scan.end.0)
+            .map(PageNumber)
+            .chain(walk.into_iter().flatten())
+            .filter_map(|page| match pages.map().get(page) {
                 Page::Swapped(entry) => Some(entry),
                 _ => None,
             })

@@ -5,3 +5,4 @@ pub mod holders;
 pub mod mask;
 pub mod page_map;
 pub mod ranges;
+pub mod strides;

@@ -8,6 +8,7 @@ use crate::map::access_pattern::{AccessPattern, Window};
 use crate::map::holders::Holders;
 use crate::map::page_map::{Page, PageNumber};
 use crate::map::ranges::Ranges;
+use crate::map::strides::Strides;
 use crate::process::parked::Parked;
 use crate::process::shared_pages::{Protection, SharedPages};
 use crate::reclaim::pages::Pages;
@@ -25,6 +26,8 @@ pub struct State {
     pub pages: Pages,
     /// The learned access pattern.
     pub pattern: AccessPattern,
+    /// Walks with a stride among faults that devices answer.
+    pub strides: Strides,
     /// The pool's share of the budget.
     pub pool_split: PoolSplit,
     /// Charges against the tree's budget.
@@ -49,6 +52,7 @@ impl State {
             holders: Holders::new(),
             pages: Pages::new(),
             pattern: AccessPattern::new(),
+            strides: Strides::new(),
             pool_split: PoolSplit::new(),
             charge: Charge::new(),
             offer: Offer::new(),
@@ -102,6 +106,7 @@ impl State {
         self.holders.check();
         self.pages.check(&self.ranges);
         self.pattern.check();
+        self.strides.check();
         self.pool_split.check();
         self.charge.check();
         self.offer.check();

@@ -146,7 +146,7 @@ impl AioReader {
         for read in self.reads.iter_mut().filter(|r| in_the_way(r)) {
             *read = Read::EMPTY;
         }
-        let Some(i) = self.reads.iter().position(|r| r.state == State::Empty) else {
+        let Some(i) = self.place() else {
             return false;
         };
         self.reads[i] = Read {
@@ -161,6 +161,15 @@ impl AioReader {
         self.begun[self.begun_count] = i;
         self.begun_count += 1;
         true
+    }
+
+    /// A place for one more read: where short reads fill all places, that of the oldest that nobody took.
+    fn place(&self) -> Option<usize> {
+        let empty = self.reads.iter().position(|r| r.state == State::Empty);
+        let age =
+            |i: &usize| (self.reads[*i].frame + self.frames.count - self.next) % self.frames.count;
+        let complete = |i: &usize| self.reads[*i].state == State::Complete;
+        empty.or_else(|| (0..READS).filter(complete).min_by_key(age))
     }
 
     /// Hands the prepared reads to the kernel, without waiting. Reads that the kernel refuses are
@@ -291,7 +300,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
-    const PAGES: u64 = 64;
+    const PAGES: u64 = 96;
 
     /// A file whose page `n` is full of `n`.
     fn file() -> Option<File> {
@@ -385,6 +394,28 @@ mod tests {
         let mut page = [0; FRAME];
         assert!(!reader.take(at(1), &mut page, Duration::ZERO), "gave way");
         assert!(reader.take(at(8), &mut page, Duration::ZERO) && page == [8; FRAME]);
+    }
+
+    #[test]
+    fn short_reads_that_nobody_takes_give_way_too() {
+        let (Some(file), Some(mut reader)) = (file(), reader(2 * READS)) else {
+            return;
+        };
+        for n in 0..READS as u64 {
+            assert!(reader.begin(at(n), FRAME));
+        }
+        assert!(!reader.begin(at(READS as u64), FRAME), "all are in flight");
+        reader.submit(file.as_fd());
+        while reader.in_flight > 0 {
+            reader.reap(true).unwrap();
+        }
+        assert!(reader.begin(at(READS as u64), FRAME));
+        reader.submit(file.as_fd());
+        let mut page = [0; FRAME];
+        for (n, known) in [(0, false), (1, true), (READS as u64, true)] {
+            let took = reader.take(at(n), &mut page, Duration::ZERO);
+            assert_eq!(took, known, "page {n}");
+        }
     }
 
     #[test]

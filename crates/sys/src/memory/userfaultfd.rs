@@ -46,6 +46,8 @@ pub mod feature {
     pub const WRITE_PROTECT: u64 = 1 << 0;
     /// The faulting thread's id comes with each fault.
     pub const THREAD_ID: u64 = 1 << 8;
+    /// A fault says at which byte it is.
+    pub const EXACT_ADDRESS: u64 = 1 << 11;
     /// Pages can be poisoned.
     pub const POISON: u64 = 1 << 14;
     /// Pages can be moved.
@@ -53,8 +55,11 @@ pub mod feature {
 }
 
 /// Features without which nothing can be paged.
-pub const NEEDED: u64 =
-    feature::WRITE_PROTECT | feature::THREAD_ID | feature::POISON | feature::MOVE;
+pub const NEEDED: u64 = feature::WRITE_PROTECT
+    | feature::THREAD_ID
+    | feature::EXACT_ADDRESS
+    | feature::POISON
+    | feature::MOVE;
 
 /// Missing pages are faults.
 pub(crate) const MODE_MISSING: u64 = 1;
@@ -66,7 +71,7 @@ const PROTECTED: u64 = 2;
 /// A page that somebody waits for: it is missing, or there and write-protected.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Address touched, as the kernel gives it: its page's start.
+    /// Address touched: a byte of the page.
     pub address: usize,
     /// Flag: it was a write.
     pub write: bool,
@@ -556,7 +561,7 @@ fn read_faults(
         // 0x12 is UFFD_EVENT_PAGEFAULT; no other event was asked for.
         if m.event == 0x12 {
             out[count] = Fault {
-                address: m.address as usize & !(PAGE - 1),
+                address: m.address as usize,
                 write: m.flags & 1 != 0,
                 protected: m.flags & 2 != 0,
                 thread: m.thread,
