@@ -46,8 +46,8 @@ pub struct Cluster {
     /// The time when pages came last that are younger than that place says: they are marked referenced, and have
     /// their turn there.
     pub(super) second_stamp: Option<Stamp>,
-    /// Flag: it was recompressed since something was last put into the pool.
-    pub(super) dense: bool,
+    /// Whether it was recompressed since something was last put into the pool.
+    pub(super) dense: Dense,
     /// Pages that left blocks which others keep.
     pub(super) left: u16,
     /// Pages of them that packing again does not get rid of, as far as it was tried.
@@ -56,6 +56,17 @@ pub struct Cluster {
 
 /// One line beside the words: 8.1 bytes an entry in all.
 const _: () = assert!(cfg!(loom) || size_of::<Cluster>() == 8 * CLUSTER_ENTRIES + 64);
+
+/// How far recompression has been through a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dense {
+    /// Not, or something came since.
+    No,
+    /// All but what a fork froze.
+    ButFrozen,
+    /// All.
+    Yes,
+}
 
 /// The fate of a place that an entry no longer names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +90,7 @@ impl Cluster {
             clock: None,
             visited: 0,
             second_stamp: None,
-            dense: false,
+            dense: Dense::No,
             left: 0,
             unpackable: 0,
         }
@@ -95,7 +106,7 @@ impl Cluster {
         self.state = EntryClusterState::Open;
         self.clock = None;
         self.second_stamp = None;
-        self.dense = false;
+        self.dense = Dense::No;
     }
 
     /// The word of an entry.

@@ -47,7 +47,7 @@ mod models;
 mod numbers;
 mod space;
 
-pub use cluster::{CLUSTER_ENTRIES, Cluster, Vacated};
+pub use cluster::{CLUSTER_ENTRIES, Cluster, Dense, Vacated};
 pub use entry_word::{EntryWord, Handle, Location, SlotPlace};
 pub use group::{Group, Hold};
 #[cfg(all(test, not(loom)))]

@@ -13,7 +13,7 @@ pub use clock::Visit;
 pub(crate) use cursors::SPARE;
 pub use locked::Locked;
 
-use super::cluster::{CLUSTER_ENTRIES, Cluster, EntryClusterState, Vacated};
+use super::cluster::{CLUSTER_ENTRIES, Cluster, Dense, EntryClusterState, Vacated};
 use super::entry_word::EntryWord;
 use super::group::Group;
 use super::numbers::{self, Numbers};
@@ -358,9 +358,21 @@ impl Space {
                 let guard = lock(self.slot(number));
                 guard.as_ref().is_some_and(|cluster| {
                     let old = |stamp| lock(&cluster.group.lists).clock.is_old(stamp);
-                    cluster.pooled > 0 && !cluster.dense && cluster.clock.is_some_and(old)
+                    let is_new = cluster.dense == Dense::No;
+                    cluster.pooled > 0 && is_new && cluster.clock.is_some_and(old)
                 })
             })
+    }
+
+    /// What a fork had frozen is no other's any more: those clusters are to be recompressed.
+    pub fn thawed(&self) {
+        for number in 0..self.numbers.end() {
+            if let Some(cluster) = lock(self.slot(number)).as_mut()
+                && cluster.dense == Dense::ButFrozen
+            {
+                cluster.dense = Dense::No;
+            }
+        }
     }
 
     /// Pages that left blocks which others keep, but for those that packing again did not get rid of.

@@ -217,6 +217,8 @@ pub struct Walk {
     pub at: u32,
     /// Pages that left its blocks, and that packing again did not get rid of.
     pub left: u16,
+    /// Flag: there are objects that a fork froze.
+    pub frozen: bool,
 }
 
 impl Walk {

@@ -440,5 +440,8 @@ impl Swap {
     /// No process is left that shares memory with this one since a fork.
     pub fn alone(&self) {
         self.pool.thaw();
+        if matches!(self.config.codec, CodecKind::Lz4ThenZstd { .. }) {
+            self.space.thawed();
+        }
     }
 }

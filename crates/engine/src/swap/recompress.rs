@@ -14,7 +14,7 @@ use super::coders::Scratch;
 use super::{CodecKind, Swap};
 use crate::BLOCK_PAGES;
 use crate::codec::Codec;
-use crate::entries::{CLUSTER_ENTRIES, EntryWord, Group, Handle, Location, Locked, Vacated};
+use crate::entries::{CLUSTER_ENTRIES, Dense, EntryWord, Group, Handle, Location, Locked, Vacated};
 use crate::pool::{MAX_OBJECT, Object};
 use crate::{Cpu, EntryId, PAGE_SIZE};
 use std::ops::Range;
@@ -63,6 +63,8 @@ struct Task {
     busy: [Option<EntryWord>; BLOCK_PAGES],
     /// Pages that left the blocks that these entries name, whether or not they are among the objects.
     left: u16,
+    /// Flag: objects that a fork froze stay as they are.
+    frozen: bool,
 }
 
 impl Task {
@@ -98,6 +100,8 @@ struct Done {
     tried: usize,
     /// Pages that left its blocks and whose room these take still.
     left: u16,
+    /// Flag: a fork froze some.
+    frozen: bool,
 }
 
 impl Swap {
@@ -128,13 +132,19 @@ impl Swap {
             for k in (0..BLOCK_PAGES).step_by(each) {
                 let which = k..k + each;
                 let (what, together) = (What::Cold, each > 1);
-                done += self.recompress(cpu, block, which, what, together).tried;
+                let step = self.recompress(cpu, block, which, what, together);
+                done += step.tried;
+                walk.frozen |= step.frozen;
             }
             walk.at += BLOCK_PAGES as u32;
         }
+        let dense = match walk.frozen {
+            true => Dense::ButFrozen,
+            false => Dense::Yes,
+        };
         walk.enter(cluster + 1);
         if let Some(mut locked) = self.space.lock_if_used(first) {
-            locked.set_dense(true);
+            locked.set_dense(dense);
         }
         true
     }
@@ -204,6 +214,7 @@ impl Swap {
             return Done {
                 tried: 0,
                 left: task.left,
+                frozen: task.frozen,
             };
         }
         for (&entry, busy) in block.iter().zip(task.busy) {
@@ -221,6 +232,7 @@ impl Swap {
         Done {
             tried: task.mask().count_ones() as usize,
             left: task.left - gained,
+            frozen: task.frozen,
         }
     }
 
@@ -239,6 +251,7 @@ impl Swap {
             objects: Vec::new(),
             busy: [None; BLOCK_PAGES],
             left: 0,
+            frozen: false,
         };
         let mut words = [EntryWord::FREE; BLOCK_PAGES];
         for (&entry, word) in block.iter().zip(&mut words) {
@@ -262,9 +275,13 @@ impl Swap {
             task.left += left;
             if !each(mask).any(|k| which.contains(&k))
                 || each(mask).any(|k| stays(words[k]))
-                // Objects that a fork froze give nothing back, and their replacements would take more.
-                || what == What::Left && (left == 0 || self.pool.is_frozen(handle))
+                || what == What::Left && left == 0
             {
+                continue;
+            }
+            // Objects that a fork froze give nothing back, and their replacements would take more.
+            if self.pool.is_frozen(handle) {
+                task.frozen = true;
                 continue;
             }
             // Room for all that are gathered, before the pages themselves.

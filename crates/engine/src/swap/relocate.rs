@@ -7,7 +7,7 @@ use super::slot_format::{place, single, verify};
 use super::write_batch::{Retry, write_runs};
 use super::{CodecKind, CountersRef};
 use crate::codec::Codec;
-use crate::entries::{CLUSTER_ENTRIES, EntryWord, Location, SlotPlace, Space};
+use crate::entries::{CLUSTER_ENTRIES, Dense, EntryWord, Location, SlotPlace, Space};
 use crate::env::{IoError, ReadOp, Store, Topology, WriteOp};
 use crate::pool::{Object, Pool};
 use crate::slots::{CacheReclaim, Devices, Extent, Moved, Mover};
@@ -165,7 +165,7 @@ impl Relocator {
                     .with_referenced(word.referenced()),
             );
             locked.keep_in_clock();
-            locked.set_dense(false);
+            locked.set_dense(Dense::No);
             return Moved::Yes;
         }
         self.pool.remove(handle);

@@ -2,7 +2,7 @@
 
 use crate::budget::generations::Generations;
 use crate::devices::device_set::DeviceSet;
-use crate::devices::processors::number;
+use crate::devices::processors::Processors;
 use ebb_engine::env::{Clock, Memory, Topology};
 use ebb_engine::slots::{Devices, Options};
 use ebb_engine::swap::{CodecKind, Config, CountersRef, Env, POOL_MAX, Swap};
@@ -23,18 +23,18 @@ impl<K: Kernel> Clock for RealClock<K> {
 
 struct RealTopology<K: Kernel> {
     kernel: &'static K,
-    nodes: Vec<Node>,
+    processors: Arc<Processors>,
 }
 
 impl<K: Kernel> Topology for RealTopology<K> {
     fn cpu(&self) -> Cpu {
-        number(self.kernel.cpu())
+        self.processors.number(self.kernel.cpu())
     }
     fn cpus(&self) -> usize {
-        self.nodes.len()
+        self.processors.count()
     }
     fn node(&self, cpu: Cpu) -> Node {
-        self.nodes.get(cpu.index()).copied().unwrap_or(Node(0))
+        self.processors.node(cpu)
     }
 }
 
@@ -63,6 +63,8 @@ impl<K: Kernel, F: Fn(&[u8]) + Send + Sync> Memory for RealMemory<K, F> {
 pub struct SwapSpace {
     /// The engine.
     pub swap: Swap,
+    /// The numbers of the processors in it.
+    pub processors: Arc<Processors>,
     /// The devices.
     pub devices: DeviceSet,
     /// The order in which its pool is written back.
@@ -103,9 +105,10 @@ pub fn open<K: Kernel>(
         Codec::Zstd(zstd) => CodecKind::Zstd { level: zstd.level },
         Codec::Lz4ThenZstd(zstd) => CodecKind::Lz4ThenZstd { level: zstd.level },
     };
+    let processors = Arc::new(Processors::new(&kernel.nodes()));
     let topology = Arc::new(RealTopology {
         kernel,
-        nodes: kernel.nodes().into_iter().map(Node).collect(),
+        processors: processors.clone(),
     });
     let options = Options {
         choice: config.choice,
@@ -149,6 +152,7 @@ pub fn open<K: Kernel>(
     };
     let space = SwapSpace {
         swap,
+        processors,
         devices: set,
         generations: Generations::new(),
     };

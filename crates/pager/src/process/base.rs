@@ -18,7 +18,6 @@ use crate::process::state::State;
 use crate::process::transit::Transit;
 use crate::process::user_changes::UserChanges;
 use crate::process::vfork_calls::VforkCalls;
-use ebb_engine::Cpu;
 use ebb_engine::sync::{self, Mutex, MutexGuard};
 use ebb_sys::paging::Kernel;
 
@@ -78,11 +77,6 @@ impl<K: Kernel> Base<K> {
     /// Milliseconds by which pages are dated.
     pub fn now_ms(&self) -> u32 {
         self.kernel.now().as_millis() as u32
-    }
-
-    /// The processor the caller runs on.
-    pub fn cpu(&self) -> Cpu {
-        crate::devices::processors::number(self.kernel.cpu())
     }
 
     /// Locks the state for a thread of ours, whose signals are blocked for good.

@@ -78,7 +78,7 @@ impl<K: Kernel> Context<K> {
     /// The processor the caller runs on.
     #[inline]
     pub fn cpu(&self) -> Cpu {
-        self.base.cpu()
+        self.swap_space.processors.number(self.kernel.cpu())
     }
 
     /// Locks the state, on a thread of ours.

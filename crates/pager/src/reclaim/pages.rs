@@ -642,8 +642,8 @@ impl Pages {
     }
 
     /// Forgets the content of every page in `start..end`: they read as zeros when next touched.
-    /// None of them is in transit.
-    pub fn forget(&mut self, swap: Option<&Swap>, cpu: Cpu, start: usize, end: usize) {
+    /// None of them is in transit. `swap` has their entries, with the processor that the caller runs on.
+    pub fn forget(&mut self, swap: Option<(&Swap, Cpu)>, start: usize, end: usize) {
         const SOME: usize = 256;
         let (mut at, end) = (PageNumber::of(start), PageNumber::of(end));
         let mut freeing = Freeing::default();
@@ -656,7 +656,7 @@ impl Pages {
             });
             for &(number, page) in &batch[..n] {
                 let entry = self.forget_page(number, page);
-                if let (Some(entry), Some(swap)) = (entry, swap) {
+                if let (Some(entry), Some((swap, cpu))) = (entry, swap) {
                     freeing.add(swap, cpu, entry);
                 }
             }
@@ -665,7 +665,7 @@ impl Pages {
             }
             at = batch[n - 1].0.plus(1);
         }
-        if let Some(swap) = swap {
+        if let Some((swap, cpu)) = swap {
             freeing.finish(swap, cpu);
         }
     }

@@ -12,8 +12,8 @@ impl<K: Kernel> Pager<K> {
     /// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is
     /// gone already.
     pub(crate) fn forget(&'static self, state: &mut Locked, start: usize, end: usize) {
-        let swap = self.process().map(|p| p.swap);
-        state.pages.forget(swap, self.cpu(), start, end);
+        let swap = self.process().map(|p| (p.swap, p.cpu()));
+        state.pages.forget(swap, start, end);
         self.unmap_shadows(&state.ranges, start, end);
         state.ranges.remove(start, end);
         state.holders.forget((start, end));

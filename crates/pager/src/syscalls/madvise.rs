@@ -289,8 +289,8 @@ impl<K: Kernel> Pager<K> {
                 }
                 if advice != GUARD_REMOVE {
                     // Asked here: while the lock was dropped the process may have begun to page.
-                    let swap = self.process().map(|p| p.swap);
-                    state.pages.forget(swap, self.cpu(), at, stop);
+                    let swap = self.process().map(|p| (p.swap, p.cpu()));
+                    state.pages.forget(swap, at, stop);
                 }
             }
             at = stop;

@@ -411,7 +411,7 @@ impl<K: Kernel> Pager<K> {
         if let Some(process) = self.process() {
             state
                 .pages
-                .drop_copies(process.swap, self.cpu(), old, old + old_len);
+                .drop_copies(process.swap, process.cpu(), old, old + old_len);
         }
         let lost = |a: &mut Attributes| a.registered = false;
         state.ranges.change(old, old + old_len, lost);

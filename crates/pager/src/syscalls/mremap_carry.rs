@@ -97,7 +97,7 @@ impl<K: Kernel> Pager<K> {
         let protection = piece.attributes.protection;
         let keyed = piece.attributes.pinned.keyed;
         let (mut at, end) = (PageNumber::of(old), PageNumber::of(old + len));
-        let swap = self.process().map(|p| p.swap);
+        let swap = self.process().map(|p| (p.swap, p.cpu()));
         let mut opened = false;
         loop {
             let mut next = None;
@@ -117,8 +117,8 @@ impl<K: Kernel> Pager<K> {
                 unsafe { self.kernel.write_memory(to.address(), &*from, keyed) };
             }
             if let Some(entry) = state.pages.carry(number, to) {
-                let swap = swap.expect("a process that pages has a swap space");
-                swap.free(self.cpu(), entry, 1);
+                let (swap, cpu) = swap.expect("a process that pages has a swap space");
+                swap.free(cpu, entry, 1);
             }
         }
         if opened {

@@ -14,7 +14,7 @@ use super::keyring::Keyring;
 use super::slot_keys::SlotKeys;
 use super::xts::Tweak;
 use crate::file::{BOUNCE_PAGES, LANES};
-use crate::transfer::batch::{Cursor, PIECES, Round, Shape};
+use crate::transfer::batch::{Cursor, PIECES, Piece, Round, Shape};
 use crate::transfer::bounce::{Bounce, StackPage};
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
@@ -134,25 +134,37 @@ impl<S: Store> Encrypted<S> {
             let pieces = &round.pieces()[run.pieces()];
             match (outcome, pieces) {
                 (Ok(()), _) => {}
-                // There is one piece, or none finds what the whole did not.
-                (Err(error), pieces) if pieces.len() == 1 || error != IoError::Slot => {
-                    pieces
-                        .iter()
-                        .for_each(|piece| results[piece.op] = Err(error));
-                }
-                (Err(_), pieces) => {
-                    // One of several operations failed: each on its own shows which.
-                    for piece in pieces {
-                        let at = piece.bounce.unwrap_or(0);
-                        let op = WriteOp {
-                            slot: ops[piece.op].slot + (piece.at / PAGE_SIZE) as u64,
-                            data: &buffer[at..at + piece.len],
-                        };
-                        let mut alone = [Ok(())];
-                        self.inner.write(&[op], &mut alone);
-                        results[piece.op] = results[piece.op].and(alone[0]);
-                    }
-                }
+                (Err(error), [piece]) => results[piece.op] = Err(error),
+                (Err(_), pieces) => self.write_each(buffer, pieces, ops, results),
+            }
+        }
+    }
+
+    /// Writes the pieces of a run that failed, each by itself: one of them may have failed alone, and those before it are
+    /// good.
+    fn write_each(
+        &self,
+        buffer: &[u8],
+        pieces: &[Piece],
+        ops: &[WriteOp<'_>],
+        results: &mut [Result<(), IoError>],
+    ) {
+        let mut all = Ok(());
+        for piece in pieces {
+            let at = piece.bounce.unwrap_or(0);
+            let op = WriteOp {
+                slot: ops[piece.op].slot + (piece.at / PAGE_SIZE) as u64,
+                data: &buffer[at..at + piece.len],
+            };
+            let written = all.and_then(|()| {
+                let mut alone = [Ok(())];
+                self.inner.write(&[op], &mut alone);
+                alone[0]
+            });
+            results[piece.op] = results[piece.op].and(written);
+            // An error that is not the piece's alone is that of the next ones, too.
+            if !written.is_err_and(IoError::is_of_one) {
+                all = written;
             }
         }
     }
@@ -315,6 +327,61 @@ mod tests {
         let mut results = vec![Ok(()); 64];
         store.write(&ops, &mut results);
         assert_eq!(results, alone);
+    }
+
+    /// Refuses transfers of more than a page, and has room for so many pages.
+    struct Narrow {
+        ram: RamStore,
+        room: std::sync::atomic::AtomicUsize,
+    }
+
+    impl Store for Narrow {
+        fn slots(&self) -> u64 {
+            self.ram.slots()
+        }
+        fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+            use std::sync::atomic::Ordering::SeqCst;
+            for (op, result) in ops.iter().zip(results) {
+                let less = |room: usize| room.checked_sub(1);
+                *result = match op.data.len() {
+                    PAGE_SIZE if self.room.fetch_update(SeqCst, SeqCst, less).is_err() => {
+                        Err(IoError::NoSpace)
+                    }
+                    PAGE_SIZE => write(&self.ram, op.slot, op.data),
+                    _ => Err(IoError::Request),
+                };
+            }
+        }
+        fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+            self.ram.read(ops, results);
+        }
+        fn discard(&self, slot: u64, slots: u64) -> Result<(), IoError> {
+            self.ram.discard(slot, slots)
+        }
+    }
+
+    /// Operations on neighbouring slots go as one transfer. The error of that is no operation's.
+    #[test]
+    fn a_refused_transfer_is_tried_again_page_by_page() {
+        for room in [64, 20] {
+            let ram = RamStore::new(64);
+            let room_left = room.into();
+            let store = encrypted(
+                Narrow {
+                    ram,
+                    room: room_left,
+                },
+                0,
+            );
+            let page = [1; PAGE_SIZE];
+            let ops: Vec<_> = (0..64).map(|slot| WriteOp { slot, data: &page }).collect();
+            let mut results = vec![Ok(()); 64];
+            store.write(&ops, &mut results);
+            let (good, full) = results.split_at(room);
+            assert!(good.iter().all(Result::is_ok), "{results:?}");
+            assert!(full.iter().all(|result| *result == Err(IoError::NoSpace)));
+            assert!(read(&store, 0, room).iter().all(|byte| *byte == 1));
+        }
     }
 
     #[test]

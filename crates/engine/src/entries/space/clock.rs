@@ -6,6 +6,7 @@
 
 use super::{Locked, Space, entry, split};
 use crate::EntryId;
+use crate::entries::cluster::Dense;
 use crate::entries::entry_word::EntryWord;
 use crate::entries::fifo::Stamp;
 use crate::entries::group::Group;
@@ -133,7 +134,7 @@ impl Locked<'_> {
         let again = self.gets_second_chance();
         self.set(word.with_referenced(again));
         self.keep_in_clock();
-        self.set_dense(false);
+        self.set_dense(Dense::No);
     }
 
     /// The page asked for, which is in the pool, has just been used: as [`Locked::set_pooled`], but it

@@ -2,7 +2,7 @@
 
 use super::{SlotGuard, Space, entry, split};
 use crate::EntryId;
-use crate::entries::cluster::{Cluster, Vacated};
+use crate::entries::cluster::{Cluster, Dense, Vacated};
 use crate::entries::entry_word::{EntryWord, Location};
 use crate::entries::fifo::Stamp;
 use std::sync::atomic::Ordering::Relaxed;
@@ -142,9 +142,9 @@ impl Locked<'_> {
         None
     }
 
-    /// Notes whether recompression has been through this cluster.
-    pub fn set_dense(&mut self, yes: bool) {
-        self.cluster_mut().dense = yes;
+    /// Notes how far recompression has been through this cluster.
+    pub fn set_dense(&mut self, dense: Dense) {
+        self.cluster_mut().dense = dense;
     }
 
     /// Frees the entry. Call [`Locked::settle`] before unlocking.

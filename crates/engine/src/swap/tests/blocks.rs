@@ -6,6 +6,14 @@ use crate::BLOCK_PAGES;
 /// A swap with two codecs and no device, or one of some clusters, that has compressed these pages
 /// again; and what else it holds, so that they are the older part.
 fn recompressed(pages: usize, clusters: Option<usize>) -> (Rig, Vec<EntryId>) {
+    let (rig, entries) = to_recompress(pages, clusters);
+    while rig.swap.work(Cpu(0)) {}
+    rig.swap.check();
+    (rig, entries)
+}
+
+/// The same before that.
+fn to_recompress(pages: usize, clusters: Option<usize>) -> (Rig, Vec<EntryId>) {
     let config = Config {
         pool_max_bytes: 32 << 20,
         ..small(CodecKind::Lz4ThenZstd { level: 1 })
@@ -21,8 +29,6 @@ fn recompressed(pages: usize, clusters: Option<usize>) -> (Rig, Vec<EntryId>) {
     };
     let entries = store(0..pages as u32);
     store(1 << 20..(1 << 20) + pages as u32 + 2 * CLUSTER_SLOTS as u32);
-    while rig.swap.work(Cpu(0)) {}
-    rig.swap.check();
     (rig, entries)
 }
 
@@ -250,6 +256,29 @@ fn blocks_that_a_fork_froze_stay_as_they_are() {
     while swap.work(Cpu(0)) {}
     swap.check();
     assert_eq!(swap.memory().pool_bytes, before);
+}
+
+/// They are compressed again once no relative has them.
+#[test]
+fn pages_that_a_fork_froze_are_compressed_again_when_it_is_over() {
+    let (rig, entries) = to_recompress(CLUSTER_SLOTS, None);
+    let swap = &rig.swap;
+    swap.fork_parent();
+    let codecs = || -> Vec<Codec> {
+        let codec = |&entry: &EntryId| swap.pool.read(handle(swap, entry), &mut []).1;
+        entries.iter().map(codec).collect()
+    };
+    for expected in [Codec::Lz4, Codec::Block] {
+        // A walk that is at the end begins again with the next step.
+        for _ in 0..2 {
+            while swap.work(Cpu(0)) {}
+        }
+        swap.check();
+        let found = codecs();
+        let same = found.iter().filter(|codec| **codec == expected);
+        assert_eq!(same.count(), entries.len(), "{found:?}");
+        swap.alone();
+    }
 }
 
 /// A folio's block of two pages is at most as large as four pages' is for four.
