@@ -3,11 +3,15 @@
 use super::machine::Machine;
 use crate::eviction::make_room::{Step, When};
 use crate::map::page_map::{Page, UNIT};
+use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use ebb_engine::random::Random;
 use ebb_memory_kernel::{PAGE, Stop};
 use ebb_stores::{FaultyStore, RamStore};
 use ebb_sys::paging::Kernel;
-use std::sync::atomic::Ordering::SeqCst;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Four times as much memory as the budget, touched at random and in order, by content of its own.
@@ -230,6 +234,54 @@ fn the_rest_of_a_unit_comes_with_its_second_load() {
     }
     let transfers = counters.fault_device.get() - alone;
     assert!(transfers < pages as u64 / 2 / 4, "{transfers} transfers");
+    machine.check();
+}
+
+/// A device that notes which slots were expected before they were read.
+struct Foreseen {
+    ram: RamStore,
+    expected: Mutex<HashSet<u64>>,
+    hits: AtomicUsize,
+}
+
+impl Store for Foreseen {
+    fn slots(&self) -> u64 {
+        self.ram.slots()
+    }
+    fn write(&self, ops: &[WriteOp<'_>], results: &mut [Result<(), IoError>]) {
+        self.ram.write(ops, results);
+    }
+    fn read(&self, ops: &mut [ReadOp<'_>], results: &mut [Result<(), IoError>]) {
+        let mut expected = self.expected.lock().unwrap();
+        let hits = ops.iter().filter(|op| expected.remove(&op.slot));
+        self.hits.fetch_add(hits.count(), SeqCst);
+        self.ram.read(ops, results);
+    }
+    fn expect(&self, slots: &[Range<u64>]) {
+        self.expected
+            .lock()
+            .unwrap()
+            .extend(slots.iter().cloned().flatten());
+    }
+}
+
+/// Rows of 19.5 pages, of which columns are read. A walk begins at the third row; the next one at its second.
+#[test]
+fn the_pages_of_a_column_are_read_ahead() {
+    let device = Arc::new(Foreseen {
+        ram: RamStore::new(8192),
+        expected: Mutex::default(),
+        hits: AtomicUsize::new(0),
+    });
+    let mut machine = Machine::without_pool(4096, device.clone());
+    let (row, rows) = (80_000, 100);
+    let start = machine.map(rows * row / PAGE + 1);
+    (0..rows).for_each(|n| machine.write(start + n * row, n as u8 + 1));
+    (0..rows).for_each(|n| machine.evict((start + n * row) / PAGE * PAGE));
+    machine.store_staged();
+    (0..rows).for_each(|n| machine.read(start + n * row));
+    let hits = device.hits.load(SeqCst);
+    assert!(hits >= rows - 4, "{hits} of {rows} pages were on their way");
     machine.check();
 }
 
