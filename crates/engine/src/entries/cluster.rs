@@ -46,7 +46,7 @@ pub struct Cluster {
     /// The time when pages came last that are younger than that place says: they are marked referenced, and have
     /// their turn there.
     pub(super) second_stamp: Option<Stamp>,
-    /// Whether it was recompressed since something was last put into the pool.
+    /// The part that was recompressed since something was last put into the pool.
     pub(super) dense: Dense,
     /// Pages that left blocks which others keep.
     pub(super) left: u16,

@@ -79,8 +79,8 @@ impl<K: Kernel> FaultService<K> {
             keep: self.keeps_copies(&state, (entry, age), (device, filling), pass, write),
             lifts: state.protection.lifts(),
         };
-        let walks = device && !window.stream;
-        let expected = self.expected(&mut state, walks.then_some(pending.fault.address));
+        let walk = (device && !window.stream).then_some(pending.fault.address);
+        let expected = self.expected(&mut state, walk);
         drop(state);
 
         if !expected.is_empty() {
@@ -88,7 +88,6 @@ impl<K: Kernel> FaultService<K> {
         }
         let wanted = page.0 - first.0;
         let loaded = self.transfer(&load, worker, pending.since, (!device).then_some(wanted));
-
         let mut state = self.lock();
         self.finish(&mut state, &load, wanted, &loaded);
         self.base.transit.end(self.kernel);
