@@ -34,7 +34,7 @@
 //! | `start::CONSTRUCTOR` | the loader finds it by its section |
 //! | `malloc::foreign_malloc::FOREIGN`, `WRAPPER` | `free` is called with an address alone |
 //! | `memory::calls::BREAK` | the kernel has one break for the process, and `sbrk` counts from it |
-//! | `process::exec::REMEMBERED`, `process::exec_policy::ASKED` | known to the constructor alone; any exec reads them |
+//! | `process::environment::REMEMBERED`, `process::exec_policy::ASKED` | known to the constructor alone; any exec reads them |
 //! | `process::robust_mutex::ANY` | mutexes are destroyed by whoever likes, mostly where there was no robust one |
 //! | `process::fork::TURN`, `FORKER`, `HOLDS`, `SIGNALS` | handlers of a fork have no argument to pass on |
 //! | `process::fork::WORDS` | the kernel writes there during a fork, in place of the program's words |

@@ -7,7 +7,7 @@ use ebb_sys::elf;
 use crate::malloc::family;
 use crate::memory::calls;
 use crate::process::{
-    credentials, exec, exec_policy, fork, own_number, pthread_create, robust_mutex,
+    credentials, environment, exec, exec_policy, fork, own_number, pthread_create, robust_mutex,
 };
 use crate::symbols::{dlopen, strerror};
 use crate::syscall;
@@ -35,7 +35,7 @@ extern "C" fn construct(_argc: c_int, _argv: *const *const c_char, envp: *const 
     // SAFETY: `envp` is the process's environment, complete and not yet changed; the kernel has put it on the stack.
     unsafe {
         own_number::put(envp.cast_mut());
-        exec::remember(envp);
+        environment::remember(envp);
     }
     exec_policy::remember();
     elf::note_loader();

@@ -2,6 +2,7 @@
 
 pub mod copied_vfork;
 pub mod credentials;
+pub mod environment;
 pub mod exec;
 pub mod exec_policy;
 pub mod exec_target;

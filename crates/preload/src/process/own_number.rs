@@ -13,7 +13,7 @@ use std::os::unix::process::parent_id;
 
 use ebb_tree::ControlName;
 
-use crate::process::exec::{Environment, name};
+use crate::process::environment::{Environment, name};
 
 const CONTROL: &[u8] = b"EBB_CONTROL=";
 /// Variables that hold a number, with their `=`.
