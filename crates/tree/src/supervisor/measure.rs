@@ -12,7 +12,7 @@
 
 use super::Supervisor;
 use super::descendants::{Descendants, Strangers};
-use super::helpers::may_end;
+use super::helpers::{Programs, may_end};
 use super::managed_process::is_shortage;
 use super::pace::{FASTEST, QUIET, QUIET_TICKS, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
@@ -398,6 +398,7 @@ impl Supervisor {
         self.check_helpers();
         self.own_limits.prune();
         self.check_orphan_memory();
+        let programs = Programs::default();
         for &pid in &found.pids {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.measurements.unmanaged.remove(&pid);
@@ -410,7 +411,7 @@ impl Supervisor {
                 Ok(process) => {
                     let image = image_of(&process);
                     if !in_its_parent(&process)
-                        && !self.is_helper(&process, &found.pids)
+                        && !self.is_helper(&process, &found.pids, &programs)
                         && !nameless.contains(&image)
                     {
                         self.begin_to_measure(process, image);
