@@ -113,3 +113,37 @@ fn children_in_another_network_namespace_give_their_slots_back() {
     managed.assert_quiet("children in another network namespace");
     managed.assert_paged_within_budget("children in another network namespace");
 }
+
+/// All places are those of processes that live on: who pages and forks once more is refused in the end, as by the system
+/// where there are too many processes. Programs can be spawned.
+#[test]
+fn a_fork_without_a_place_fails() {
+    if cannot_page() {
+        return;
+    }
+    let tree = Command::new("timeout")
+        .args(["-k1", "240"])
+        .arg(ebb())
+        .args(["run", "--memory", "448M", "--swap", "none", "--eager", "--"])
+        .arg(c_program("slots"))
+        .arg("refused")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _group = Group(tree.id());
+    let output = tree.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        format!(
+            "{} forked, 2 refused, 1 spawned, 1 again, intact\n",
+            SLOTS - 1
+        ),
+        "{stderr}"
+    );
+    let ours: Vec<_> = stderr.lines().collect();
+    assert_eq!(ours.len(), 1, "{stderr}");
+    assert!(ours[0].contains("waits to fork"), "{stderr}");
+}

@@ -114,9 +114,10 @@ pub fn prepare_sharing() {
     PAGER.prepare_sharing();
 }
 
-/// A fork is near, and no lock of ours or of the allocator's is held.
-pub fn make_ready() {
-    PAGER.make_ready();
+/// A fork is near, and no lock of ours or of the allocator's is held. False: it is to fail, for want of a place.
+#[must_use]
+pub fn make_ready() -> bool {
+    PAGER.make_ready()
 }
 
 /// The calling thread is the one that runs on a stack of the program's: see [`hold_stack`].

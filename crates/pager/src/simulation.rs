@@ -128,9 +128,9 @@ impl<K: Kernel> Simulated<K> {
         self.pager.pages()
     }
 
-    /// A fork is near.
-    pub fn make_ready(&'static self) {
-        self.pager.make_ready();
+    /// A fork is near. False: it is to fail.
+    pub fn make_ready(&'static self) -> bool {
+        self.pager.make_ready()
     }
 
     calls! {

@@ -341,9 +341,8 @@ pub fn leaves_nothing(behind: bool) {
 /// Forks this process; none: it could not be. Whether this is the child.
 pub fn fork() -> Option<bool> {
     let world = world();
-    pager().make_ready();
     // SAFETY: one of those below follows.
-    if !unsafe { pager().before_fork() } {
+    if !pager().make_ready() || !unsafe { pager().before_fork() } {
         return None;
     }
     let free = world.programs().iter().position(|p| p.host.get() == 0);

@@ -2,15 +2,22 @@
  * Many processes at a time: slots N KIB forks N, each of which fills so much and waits. Once a line comes they look
  * whether they have it all, one after the other. The parent itself is too small to be managed.
  *
+ * slots refused: forks children that wait until no more can be, in both ways, spawns a program then, and forks again once
+ * one of them has ended.
+ *
  * slots in-turn N: one after the other, by a process that pages, in a network namespace in which nobody listens.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <sched.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,8 +69,57 @@ static int in_turn(int children)
 	return 0;
 }
 
+extern char **environ;
+
+/* A child that waits for a signal. */
+static pid_t waiting(int by_number)
+{
+	pid_t pid = by_number ? syscall(SYS_fork) : fork();
+	if (pid == 0) {
+		pause();
+		_exit(1);
+	}
+	return pid;
+}
+
+static int refused(void)
+{
+	static pid_t children[1024];
+	const size_t bytes = 1 << 20;
+	unsigned char *at = filled(bytes, 1);
+	int count = 0, status;
+	for (; count < 1024; count++) {
+		children[count] = waiting(0);
+		if (children[count] < 0)
+			break;
+	}
+	int refused = count < 1024 && errno == EAGAIN;
+	pid_t late = waiting(1);
+	refused += late < 0 && errno == EAGAIN;
+	if (late > 0)
+		kill(late, SIGKILL);
+	char *argv[] = { "true", NULL };
+	pid_t spawned;
+	int spawns = !posix_spawnp(&spawned, "true", NULL, NULL, argv, environ);
+	spawns = spawns && waitpid(spawned, &status, 0) == spawned && status == 0;
+	pid_t again = -1;
+	for (int i = 0; i < count; i++) {
+		kill(children[i], SIGKILL);
+		waitpid(children[i], &status, 0);
+		if (i == 0)
+			again = waiting(0);
+	}
+	if (again > 0)
+		kill(again, SIGKILL);
+	printf("%d forked, %d refused, %d spawned, %d again, ", count, refused, spawns, again > 0);
+	printf("%s\n", right(at, bytes, 1) ? "intact" : "damaged");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 2 && !strcmp(argv[1], "refused"))
+		return refused();
 	if (argc == 3 && !strcmp(argv[1], "in-turn"))
 		return in_turn(atoi(argv[2]));
 	if (argc != 3)

@@ -7,7 +7,8 @@
 //! 0. `make_ready` (the forking thread, before any lock): where the tree does not page yet and has
 //!    no room for all that the child might copy, it pages first. Copies in processes that do not
 //!    page are seen when the supervisor measures them, which may be late. Where it pages, and as
-//!    many processes as can be are managed already, the fork waits until one of them ends.
+//!    many processes as can be are managed already, the fork waits until one of them ends, and then
+//!    fails: all of them may be waiting so.
 //! 1. `before_fork` (the forking thread): asks the keeper to make the process quiescent. Pages that the budget could
 //!    not hold twice are evicted; no page is in transit or staged, as the staging area is not inherited; no thread of
 //!    ours is inside the engine. From that eviction to the end of the fork no fault is begun (`transit`). Then takes
@@ -49,8 +50,10 @@ fn kept_from_child(state: &State) -> usize {
     pages
 }
 
-/// How long a fork waits for the tree to page: a supervisor that is gone limits nobody any more.
+/// How long a fork waits for the tree to page: a supervisor that is gone or stopped limits nobody any more.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a fork waits for a place for its child. All who have places may wait so, each for another.
+const PATIENCE_FOR_PLACE: Duration = Duration::from_secs(10);
 /// How long a child tries to start its helper.
 const PATIENCE_OF_CHILD: Duration = Duration::from_secs(5);
 
@@ -68,26 +71,44 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// A fork is near, and no lock of ours or of the allocator's is held: starting service takes both.
-    /// See the module's text.
-    pub fn make_ready(&'static self) {
+    /// See the module's text. False: there is no place for a child, and the fork is to fail.
+    pub fn make_ready(&'static self) -> bool {
         self.end_orphan();
+        self.await_paging();
+        self.await_place()
+    }
+
+    /// Waits until there is a place for a child, if this process pages; whether there is.
+    fn await_place(&self) -> bool {
+        let begin = self.kernel.now();
         while let Some(process) = self.process()
             && !process.member.has_free_slot()
         {
+            if self.kernel.now() - begin > PATIENCE_FOR_PLACE {
+                return false;
+            }
             self.kernel.sleep(Duration::from_millis(1));
         }
+        true
+    }
+
+    /// Where the tree does not page, and has no room for what a child might copy, waits until it does.
+    fn await_paging(&self) {
         let Some(member) = self.fork.watching() else {
             return;
         };
         let Some(pages) = self.kernel.resident_anonymous_pages() else {
             return;
         };
-        if member.fork_fits(pages) {
+        if member.fork_fits(pages) || !member.may_request_paging() {
             return;
         }
         member.request_paging();
         let begin = self.kernel.now();
-        while self.fork.watching().is_some() && self.kernel.now() - begin < PATIENCE {
+        while self.fork.watching().is_some() && member.may_request_paging() {
+            if self.kernel.now() - begin >= PATIENCE {
+                return member.waits_in_vain();
+            }
             self.kernel.sleep(Duration::from_micros(200));
         }
     }

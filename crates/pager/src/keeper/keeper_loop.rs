@@ -276,6 +276,7 @@ impl<K: Kernel> Keeper<K> {
             self.send_userfaultfd();
         } else {
             self.member.take_removals_back();
+            self.member.end_reduction();
             self.member.reap_dead();
         }
     }
@@ -297,6 +298,7 @@ impl<K: Kernel> Keeper<K> {
             }
             false => self.give_up(&mut turn.worker, request),
         };
+        self.member.has_given();
         let mut state = self.lock();
         let gave = self.counters().evicted.get() - before;
         state.peer_reclaim.gave(gave);

@@ -6,7 +6,9 @@ use crate::map::page_map::UNIT;
 use crate::process::shared_pages::Sharing;
 use crate::syscalls::pin::Found;
 use ebb_memory_kernel::PAGE;
+use ebb_sys::paging::Kernel;
 use ebb_sys::userfaultfd::Fault;
+use std::time::Duration;
 
 /// Forks as the program's thread and the keeper do together.
 pub fn fork(machine: &mut Machine) {
@@ -24,6 +26,23 @@ pub fn fork(machine: &mut Machine) {
         Some(1000),
     );
     process.protect_shared(&mut locked);
+}
+
+/// All who have places may wait, each for another's.
+#[test]
+fn a_fork_for_which_there_is_no_place_fails_in_the_end() {
+    let machine = Machine::new(1024);
+    let member = machine.process.member;
+    assert!(machine.pager.make_ready());
+    let mut children = Vec::new();
+    while let Some(child) = member.reserve_child(0) {
+        children.push(child);
+    }
+    let begin = machine.kernel.now();
+    assert!(!machine.pager.make_ready());
+    assert!(machine.kernel.now() - begin >= Duration::from_secs(10));
+    member.cancel_child(children[0]);
+    assert!(machine.pager.make_ready());
 }
 
 /// Memory of so many pages that all hold `value`.

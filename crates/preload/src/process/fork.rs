@@ -14,6 +14,9 @@
 //! There the locks are held from the handler before the fork to the one after it. A process that pages where
 //! the system refuses the trap (a filter of its own) has children that nobody of ours sees.
 //!
+//! Where every place in the tree's table is taken, and stays so, a fork fails with EAGAIN. Without the trap, and with
+//! nothing held, its child is one that nobody of ours sees.
+//!
 //! Lock order: the turn to fork → mimalloc → pager → internal heap.
 
 use core::cell::UnsafeCell;
@@ -116,6 +119,30 @@ const FORKING: Forking = Forking {
     over: end_turn,
 };
 
+/// Where there is no place for a child: libc's function fails as its call does.
+const REFUSED: Forking = Forking {
+    copy: refuse,
+    over: end_turn,
+};
+
+/// As the kernel says that there are too many processes.
+const TOO_MANY: c_long = -(libc::EAGAIN as c_long);
+
+/// What is done in a fork's call, once the process is as ready for it as it gets.
+fn forking() -> Forking {
+    match hooks::make_ready() {
+        true => FORKING,
+        false => REFUSED,
+    }
+}
+
+unsafe fn refuse(_: Call) -> Copied {
+    Copied {
+        result: TOO_MANY,
+        stack: 0,
+    }
+}
+
 /// Whether what libc does around the copy may need what is at rest then.
 fn needs_trap() -> bool {
     // SAFETY: null, or libc's variable.
@@ -127,11 +154,11 @@ unsafe extern "C" fn before() {
     // A handler that forks would wait for the turn of its own thread.
     let mut signals = Blocked::all();
     take_turn();
-    hooks::make_ready();
+    let forking = forking();
     // SAFETY: this thread's turn; libc calls the handlers on the way of its fork.
     unsafe {
         if needs_trap() {
-            match syscall_trap::arm(FORKING, signals) {
+            match syscall_trap::arm(forking, signals) {
                 Ok(()) => return,
                 Err(back) => signals = back,
             }
@@ -140,7 +167,7 @@ unsafe extern "C" fn before() {
             *SIGNALS.0.get() = Some(signals);
             return HOLDS.store(true, SeqCst);
         }
-        if let Err(_signals) = syscall_trap::arm(FORKING, signals) {
+        if let Err(_signals) = syscall_trap::arm(forking, signals) {
             end_turn();
         }
     }
@@ -150,7 +177,9 @@ unsafe extern "C" fn before() {
 fn hold_unpaged() -> bool {
     // SAFETY: what takes the locks, and what gives them back where no call follows.
     unsafe {
-        hold();
+        if !hold() {
+            return false;
+        }
         let pages = hooks::pages();
         if pages {
             release_in_parent(Some(NO_CHILD));
@@ -206,8 +235,8 @@ unsafe extern "C" fn after_in_child() {
     }
 }
 
-/// Brings the process to rest, and takes the locks.
-unsafe fn hold() {
+/// Brings the process to rest, and takes the locks. False: there is no place for a child, and no lock is held.
+unsafe fn hold() -> bool {
     // SAFETY: each lock is released by the matching function below, or here.
     unsafe {
         loop {
@@ -216,11 +245,14 @@ unsafe fn hold() {
                 break;
             }
             ebb_malloc_after_fork();
-            hooks::make_ready();
+            if !hooks::make_ready() {
+                return false;
+            }
         }
     }
     secret::lock_for_fork();
     InternalHeap::lock_for_fork();
+    true
 }
 
 /// After the copy, in the parent; `child` as the call answered it, where it is known.
@@ -263,7 +295,9 @@ unsafe fn copy(call: Call) -> Copied {
         if pipe.is_some() {
             request.args.flags &= !VFORK;
         }
-        hold();
+        if !hold() {
+            return refuse(call);
+        }
         let result = request.make();
         if result == 0 {
             request.name_clear_tid();
@@ -508,10 +542,10 @@ const SIGNAL: u64 = 0xff;
 pub unsafe fn by_number(number: c_long, args: [c_long; 6]) -> c_long {
     let _signals = Blocked::all();
     take_turn();
-    hooks::make_ready();
+    let forking = forking();
     let call = Call { number, args };
     // SAFETY: this thread's turn.
-    let copied = stack::borrow(move || unsafe { copy(call) });
+    let copied = stack::borrow(move || unsafe { (forking.copy)(call) });
     end_turn();
     copied.result
 }
@@ -584,11 +618,11 @@ pub unsafe extern "C" fn clone(
     }
     let signals = Blocked::all();
     take_turn();
-    hooks::make_ready();
+    let forking = forking();
     // SAFETY: this thread's turn, and libc's function makes that call alone. Where it cannot be caught the
     // child is one that nobody of ours sees.
     unsafe {
-        if let Err(_signals) = syscall_trap::arm(FORKING, signals) {
+        if let Err(_signals) = syscall_trap::arm(forking, signals) {
             end_turn();
         }
         let child = call();

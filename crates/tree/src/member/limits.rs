@@ -43,6 +43,14 @@ impl Member {
         pools.limit(limit, accept, own)
     }
 
+    /// Once the supervisor is gone, the budget stays as it is, even in the midst of being lowered: what members give back
+    /// is theirs. On the thread that finds it [gone](Self::supervised); a supervisor that only it cannot reach goes on.
+    pub fn end_reduction(&self) {
+        if self.table.is_mixed() || !self.table.is_supervised() {
+            self.table.reduction.store(0, SeqCst);
+        }
+    }
+
     /// Whether this process's pages may go to devices.
     pub fn writeback(&self) -> bool {
         let own = self.table.slot(self.slot()).limits.get();
@@ -83,5 +91,31 @@ impl Member {
     pub fn has_devices(&self) -> bool {
         let slot = self.table.slot(self.slot());
         slot.attached.load(Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Config, SlotState, StateWord, Table};
+
+    /// The supervisor was killed while it lowered the budget.
+    #[test]
+    fn a_budget_that_nobody_lowers_any_more_stays() {
+        let (table, _fd) = Table::create(100, Config::default()).unwrap();
+        let me = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+        let member = Member::for_test(table, me);
+        table.supervised_by(std::process::id());
+        table.reduction.store(40, SeqCst);
+        assert!(member.try_charge(100));
+        let budget_after = || {
+            member.end_reduction();
+            member.uncharge(10);
+            member.budget()
+        };
+        assert_eq!(budget_after(), 95, "it is there, if out of reach");
+        table.supervisor_leaves();
+        assert_eq!(budget_after(), 95);
+        assert_eq!(member.limit(), 95);
     }
 }

@@ -378,9 +378,15 @@ impl Member {
         self.table.ask_colder(self.slot(), before, pages)
     }
 
-    /// Pages that others asked this process to give up, taken over by the caller.
+    /// Pages that others asked this process to give up, taken over by the caller. If any are, [`has_given`](Self::has_given)
+    /// follows.
     pub fn take_reclaim_request(&self) -> ReclaimRequest {
         self.table.take_request(self.slot())
+    }
+
+    /// This process has given what it took over, or as much as it could.
+    pub fn has_given(&self) {
+        self.table.has_given(self.slot());
     }
 
     /// Whether others ask this process to give up pages.
@@ -450,16 +456,32 @@ impl Member {
         self.table.fork_fits(self.slot(), signed(pages))
     }
 
+    /// Whether a fork may wait for the tree to page: the supervisor has looked since one did so in vain. One that is gone
+    /// or stopped limits nobody.
+    pub fn may_request_paging(&self) -> bool {
+        self.table.unanswered.load(SeqCst) == 0
+    }
+
+    /// A fork waits for the tree to page, which does not begin.
+    pub fn waits_in_vain(&self) {
+        self.table.unanswered.store(1, SeqCst);
+    }
+
     /// The tree shall begin to page: a fork waits for it.
     pub fn request_paging(&self) {
         self.table.paging_request.store(1, SeqCst);
         self.wake_self();
     }
 
-    /// Tells the supervisor at once if somebody wants the tree to page.
+    /// Tells the supervisor at once if somebody wants the tree to page; or those who wait that there is none. On the thread
+    /// that joined.
     pub fn forward_paging_request(&self) {
-        if self.table.paging_request.load(SeqCst) != 0 {
-            self.connection.send(&protocol::POKE_PACKET);
+        if self.table.paging_request.load(SeqCst) == 0 {
+            return;
+        }
+        match self.supervised() {
+            true => _ = self.connection.send(&protocol::POKE_PACKET),
+            false => self.waits_in_vain(),
         }
     }
 

@@ -454,17 +454,7 @@ mod tests {
     /// Without one nobody could be refused any more, and whoever waits would keep the queue readable for ever.
     #[test]
     fn a_spare_descriptor_that_others_took_is_there_again_after_a_tick() {
-        let mut supervisor = Supervisor::new(crate::Setup {
-            budget_pages: 1000,
-            budgets: Box::new(|| 1..=1000),
-            limits: crate::Limits::default(),
-            devices: Vec::new(),
-            config: crate::Config::default(),
-            notices: Some(Box::new(|_| None)),
-            open: None,
-            guard: None,
-        })
-        .unwrap();
+        let mut supervisor = Supervisor::for_test(1000);
         supervisor.spare = None;
         supervisor.tick();
         assert!(supervisor.spare.is_some());

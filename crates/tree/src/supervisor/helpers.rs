@@ -26,15 +26,40 @@ use super::{ANY_CHILD, Supervisor, Token};
 use crate::guard::{GRACE, PROMPT};
 use crate::protocol::HelperExit;
 use crate::table::{SlotNumber, SlotState};
-use ebb_sys::proc::{self, Process};
+use ebb_sys::proc::{self, Image, Process};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal};
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
 /// How long a helper that has not joined takes to notice that its program has ended.
 const NOTICES: Duration = Duration::from_secs(1);
+
+/// The processes of a walk that helpers may belong to, by their programs. They are looked at once a walk, if at all.
+#[derive(Default)]
+pub(super) struct Programs(OnceCell<HashMap<Image, Vec<u32>>>);
+
+impl Programs {
+    /// Processes in the same memory have the same image, and relatives by fork have too.
+    fn of_image(&self, image: Image, all: impl Iterator<Item = u32>) -> &[u32] {
+        let programs = self.0.get_or_init(|| {
+            let mut programs: HashMap<Image, Vec<u32>> = HashMap::new();
+            for pid in all {
+                let stat = Process::open(pid).and_then(|process| process.stat());
+                if let Ok(stat) = stat
+                    && !stat.named_helper
+                {
+                    programs.entry(stat.image).or_default().push(pid);
+                }
+            }
+            programs
+        });
+        programs.get(&image).map_or(&[], Vec::as_slice)
+    }
+}
 
 /// Whether a process that has not joined `since` then looks like a helper whose program has ended, and is about to notice.
 pub(super) fn may_end(process: &Process, since: Instant) -> bool {
@@ -189,31 +214,22 @@ impl Supervisor {
         self.by_pid.get(&pid).or(self.helpers.get(&pid)).copied()
     }
 
-    /// Whether `process`, which has not joined, is the helper of another process of the tree.
-    pub(super) fn is_helper(&self, process: &Process, found: &[u32]) -> bool {
+    /// Whether `process`, which has not joined, is the helper of another process of the tree, or of those `found` in this
+    /// walk.
+    pub(super) fn is_helper(&self, process: &Process, found: &[u32], programs: &Programs) -> bool {
         if self.helpers.contains_key(&process.pid()) {
             return true;
         }
         let Ok(stat) = process.stat() else {
             return false;
         };
-        // Processes in the same memory have the same image, and relatives by fork have too.
-        let same = |&&pid: &&u32| {
-            pid != process.pid()
-                && Process::open(pid)
-                    .and_then(|other| other.stat())
-                    .is_ok_and(|other| !other.named_helper && other.image == stat.image)
-        };
-        stat.named_helper
-            && stat.image.is_some()
-            && found
-                .iter()
-                .chain(self.by_pid.keys())
-                .filter(same)
-                .any(|&pid| {
-                    // Where it may not be asked, one image is enough, as for the hello.
-                    proc::share_memory(process.pid(), pid).unwrap_or(true)
-                })
+        if !stat.named_helper || !stat.image.is_some() {
+            return false;
+        }
+        let all = found.iter().chain(self.by_pid.keys()).copied();
+        // Where it may not be asked, one image is enough, as for the hello.
+        let shares = |&pid: &u32| proc::share_memory(process.pid(), pid).unwrap_or(true);
+        programs.of_image(stat.image, all).iter().any(shares)
     }
 
     /// Ends the helpers of processes that have ended, and waits until they are gone, for at most `limit`.
@@ -258,5 +274,29 @@ impl Supervisor {
                 && !self.measurements.strangers.has(pid).unwrap_or(false);
         });
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With many helpers that have not joined a walk looked at every process for each of them.
+    #[test]
+    fn programs_are_looked_at_once_a_walk() {
+        let pid = std::process::id();
+        let image = Process::open(pid).unwrap().stat().unwrap().image;
+        let looked = std::cell::Cell::new(0);
+        let all = || {
+            [pid, 1]
+                .into_iter()
+                .inspect(|_| looked.set(looked.get() + 1))
+        };
+        let programs = Programs::default();
+        for _ in 0..3 {
+            assert_eq!(programs.of_image(image, all()), [pid]);
+        }
+        assert_eq!(programs.of_image(Image::default(), all()), [0; 0]);
+        assert_eq!(looked.get(), 2);
     }
 }

@@ -65,23 +65,8 @@ impl Supervisor {
 mod tests {
     use super::*;
     use crate::protocol::{self, JoinReply};
-    use crate::{Config, Limits, Setup};
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
-
-    fn supervisor() -> Supervisor {
-        Supervisor::new(Setup {
-            budget_pages: 1000,
-            budgets: Box::new(|| 1..=1000),
-            limits: Limits::default(),
-            devices: Vec::new(),
-            config: Config::default(),
-            notices: Some(Box::new(|_| None)),
-            open: None,
-            guard: None,
-        })
-        .unwrap()
-    }
 
     /// This process asks to join; its end of the connection, and the supervisor's.
     fn joiner(since: Instant) -> (OwnedFd, Joiner) {
@@ -105,7 +90,7 @@ mod tests {
     #[test]
     fn who_cannot_be_looked_at_for_want_of_memory_joins_later() {
         let look: Look = |_, _, _, _| Err(Errno::NOMEM.into());
-        let mut supervisor = supervisor();
+        let mut supervisor = Supervisor::for_test(1000);
         let (ours, first) = joiner(Instant::now());
         supervisor.answer_hello(first, look);
         assert_eq!(answer(&ours), None, "it waits");

@@ -12,7 +12,7 @@
 
 use super::Supervisor;
 use super::descendants::{Descendants, Strangers};
-use super::helpers::may_end;
+use super::helpers::{Programs, may_end};
 use super::managed_process::is_shortage;
 use super::pace::{FASTEST, QUIET, QUIET_TICKS, SLOWEST, cpu_time};
 use super::removal::CHECK_INTERVAL;
@@ -91,6 +91,8 @@ pub(super) struct Measurements {
     /// The limit of which all members know.
     announced: i64,
     announced_mode: bool,
+    /// The least excess since there is some, and since when (CLOCK_MONOTONIC nanoseconds).
+    least_excess: Option<(i64, u64)>,
 }
 
 impl Measurements {
@@ -188,6 +190,8 @@ pub(super) fn image_of(process: &Process) -> Image {
     process.stat().map_or(Image::default(), |stat| stat.image)
 }
 
+/// After so many nanoseconds in which the excess has not become less, what was asked for is not on its way.
+const STALLED_NS: u64 = 200_000_000;
 /// Pages that leave at a time, about.
 const LOT: u128 = 32;
 
@@ -394,6 +398,7 @@ impl Supervisor {
         self.check_helpers();
         self.own_limits.prune();
         self.check_orphan_memory();
+        let programs = Programs::default();
         for &pid in &found.pids {
             if self.by_pid.contains_key(&pid) || charging.contains(&pid) {
                 self.measurements.unmanaged.remove(&pid);
@@ -406,7 +411,7 @@ impl Supervisor {
                 Ok(process) => {
                     let image = image_of(&process);
                     if !in_its_parent(&process)
-                        && !self.is_helper(&process, &found.pids)
+                        && !self.is_helper(&process, &found.pids, &programs)
                         && !nameless.contains(&image)
                     {
                         self.begin_to_measure(process, image);
@@ -497,21 +502,16 @@ impl Supervisor {
         self.measurements.sharing = sharing;
         self.measurements.unmanaged = unmanaged;
         self.table.overlap.store(overlap, SeqCst);
-        // Together with the limit: growth that was allowed is none any more once it is measured.
+        // Each with its part of the limit: growth that was allowed is none any more once it is measured.
         for (n, pages) in joined {
-            let slot = self.table.slot(n);
-            slot.measured.store(pages, SeqCst);
-            // It may have begun to charge for itself meanwhile.
-            if self.table.state(n).state == SlotState::Paging {
-                slot.measured.store(0, SeqCst);
-            }
+            self.table.set_measured(n, pages);
         }
         self.write_limit(others - overlap);
     }
 
     /// limit = budget - outside + credit. Members change credit and limit one after the other; a
     /// sum taken in between would count that change twice. So it is one that nothing disturbed, or
-    /// the limit stays until the next tick.
+    /// what is nobody's part of the limit stays until the next tick.
     fn write_limit(&self, others: i64) {
         /// A change takes less than a microsecond, unless its thread lost its processor.
         const TRIES: u32 = 20;
@@ -551,6 +551,7 @@ impl Supervisor {
         let budget = self.table.budget.load(SeqCst);
         let start = start_threshold(budget);
         let requested = self.table.paging_request.swap(0, SeqCst) != 0;
+        self.table.unanswered.store(0, SeqCst);
         if self.table.mode() == Mode::Watching && (requested || used >= start) {
             self.credit_overlap();
             self.table.mode.store(1, SeqCst);
@@ -568,8 +569,9 @@ impl Supervisor {
             }
         }
         let excess = (charged - limit).max(above);
-        if excess > 0 {
-            self.distribute_excess(excess);
+        match excess > 0 {
+            true => self.distribute_excess(excess),
+            false => self.measurements.least_excess = None,
         }
         if paging {
             limit - charged
@@ -578,18 +580,32 @@ impl Supervisor {
         }
     }
 
-    /// Asks paging members to give up `excess` pages in all: each by how much it holds and how long its coldest page has
-    /// been idle. One page would cost a member as much as [`LOT`]: smaller parts are the largest one's. A member that has
-    /// not taken an earlier request may be stopped: the others are asked.
-    fn distribute_excess(&self, excess: i64) {
+    /// Asks paging members to give up `excess` pages in all, with those that are on their way: each by how much it holds
+    /// and how long its coldest page has been idle. One page would cost a member as much as [`LOT`]: smaller parts are the
+    /// largest one's. Where nothing comes, members that were asked may be stopped: the others are asked for all.
+    fn distribute_excess(&mut self, excess: i64) {
         let now = ebb_sys::clock::monotonic_ns();
+        let (least, since) = self.measurements.least_excess.unwrap_or((i64::MAX, now));
+        let since = if excess < least { now } else { since };
+        self.measurements.least_excess = Some((least.min(excess), since));
+        let stalled = now.saturating_sub(since) > STALLED_NS;
+        let on_its_way = |slot| match stalled {
+            true => 0,
+            false => self.table.on_its_way(slot),
+        };
+        let coming = self.table.paging().map(on_its_way);
+        let excess = coming.fold(excess, i64::saturating_sub);
+        if excess <= 0 {
+            return;
+        }
         let mut holders: Vec<Holder> = self
             .table
             .paging()
             .filter(|&slot| !self.table.is_asked(slot))
             .map(|slot| {
                 let shared = self.table.slot(slot);
-                let held = shared.charged.load(SeqCst).max(0) as u128;
+                let held = shared.charged.load(SeqCst).saturating_sub(on_its_way(slot));
+                let held = held.max(0) as u128;
                 let idle = shared.idle_ns(now).map_or(0, |idle| idle.max(1));
                 let weight = held * u128::from(idle);
                 Holder { weight, held, slot }
@@ -611,6 +627,94 @@ impl Supervisor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::member::Member;
+    use crate::table::StateWord;
+
+    /// Supervisors that are stopped hold up one fork, and those that are gone none.
+    #[test]
+    fn a_fork_waits_for_a_supervisor_that_looks() {
+        let mut supervisor = Supervisor::for_test(1000);
+        let table = supervisor.table;
+        let me = table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
+        let member = Member::for_test(table, me);
+        assert!(member.may_request_paging());
+        member.waits_in_vain();
+        assert!(!member.may_request_paging(), "nobody has looked since");
+        supervisor.tick();
+        assert!(member.may_request_paging());
+        let (ours, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        member.tell(ours);
+        member.request_paging();
+        member.forward_paging_request();
+        assert!(member.may_request_paging());
+        drop(theirs);
+        member.forward_paging_request();
+        assert!(!member.may_request_paging());
+    }
+
+    /// What a process pays for memory when it begins to charge is what the limit was lowered by for it.
+    #[test]
+    fn what_is_measured_lowers_the_limit_whatever_is_under_way() {
+        let supervisor = Supervisor::for_test(1000);
+        let table = supervisor.table;
+        let take = || table.take_slot(StateWord::of(SlotState::Joined)).unwrap();
+        let (me, other) = (take(), take());
+        // A change that is under way all the time.
+        table.slot(other).begun.store(1, SeqCst);
+        table.set_measured(me, 300);
+        supervisor.write_limit(0);
+        assert_eq!(table.limit.0.load(SeqCst), 700);
+        table.start_paging(me, 300);
+        assert_eq!(table.limit.0.load(SeqCst), 1000);
+        // It begins to charge while it is measured.
+        table.set_measured(me, 400);
+        assert_eq!(table.limit.0.load(SeqCst), 1000);
+        assert_eq!(table.in_use(), 300);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_not_asked_for_again() {
+        let mut supervisor = Supervisor::for_test(1000);
+        let table = supervisor.table;
+        let members = [0, 1].map(|_| {
+            let n = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+            table.charge_forced(n, 600);
+            n
+        });
+        let [first, second] = members;
+        let excess = || table.charged.0.load(SeqCst) - 1000;
+        supervisor.distribute_excess(excess());
+        assert_eq!(members.map(|n| table.on_its_way(n)), [100, 100]);
+        // One is about to give, and the other has not heard of it yet.
+        assert_eq!(table.take_request(first).pages, 100);
+        table.uncharge(first, 60);
+        supervisor.distribute_excess(excess());
+        assert_eq!(members.map(|n| table.on_its_way(n)), [40, 100]);
+        assert!(!table.is_asked(first));
+        assert_eq!(table.take_request(second).pages, 100);
+        table.uncharge(second, 100);
+        table.has_given(second);
+        supervisor.distribute_excess(excess());
+        assert!(!members.iter().any(|&n| table.is_asked(n)));
+        // The first could give no more.
+        table.has_given(first);
+        supervisor.distribute_excess(excess());
+        assert_eq!(members.map(|n| table.on_its_way(n)).iter().sum::<i64>(), 40);
+        // Whoever has it is stopped.
+        let stopped = members.into_iter().find(|&n| table.is_asked(n)).unwrap();
+        assert_eq!(table.take_request(stopped).pages, 40);
+        let other = if stopped == first { second } else { first };
+        let since = supervisor.measurements.least_excess.as_mut().unwrap();
+        since.1 = since.1.saturating_sub(2 * STALLED_NS);
+        (0..2).for_each(|_| supervisor.distribute_excess(excess()));
+        assert!(table.is_asked(other));
+    }
 
     #[test]
     fn a_long_walk_waits_while_the_room_could_be_filled_for_one_turn_at_most() {

@@ -676,3 +676,21 @@ fn listen() -> Result<(String, OwnedFd), Errno> {
     net::listen(&socket, MAX_MEMBERS as i32)?;
     Ok((control, socket))
 }
+
+#[cfg(test)]
+impl Supervisor {
+    /// Of a tree of so many pages, without devices.
+    fn for_test(budget_pages: u64) -> Self {
+        Self::new(Setup {
+            budget_pages,
+            budgets: Box::new(move || 1..=budget_pages),
+            limits: Limits::default(),
+            devices: Vec::new(),
+            config: Config::default(),
+            notices: Some(Box::new(|_| None)),
+            open: None,
+            guard: None,
+        })
+        .unwrap()
+    }
+}

@@ -11,6 +11,7 @@
 //! parent while that lives.
 
 use super::Supervisor;
+use super::helpers::Programs;
 use super::managed_process::{Helper, identify, is_shortage};
 use crate::table::{Named, SlotNumber, SlotState, StateWord};
 use ebb_sys::clock;
@@ -156,7 +157,8 @@ impl Supervisor {
         if proc::all(|pid| all.push(pid)).is_err() {
             return;
         }
-        let candidates = all.iter().map(|&pid| self.candidate(pid, &all));
+        let programs = Programs::default();
+        let candidates = all.iter().map(|&pid| self.candidate(pid, &all, &programs));
         // Whoever cannot be looked at now may be any of them.
         let Ok(candidates) = candidates.collect::<Result<Vec<_>, Errno>>() else {
             return;
@@ -193,7 +195,12 @@ impl Supervisor {
 
     /// A process that is none of those known to us, nor the helper of one among `all`. An error: it could not be looked
     /// at, for want of memory or descriptors.
-    fn candidate(&self, pid: u32, all: &[u32]) -> Result<Option<Candidate>, Errno> {
+    fn candidate(
+        &self,
+        pid: u32,
+        all: &[u32],
+        programs: &Programs,
+    ) -> Result<Option<Candidate>, Errno> {
         let process = match Process::open(pid) {
             Ok(process) => process,
             Err(error) if is_shortage(error) => return Err(error),
@@ -212,7 +219,7 @@ impl Supervisor {
             .into_iter()
             .chain(expected())
             .any(|p| (p.pid(), p.start_time()) == (pid, process.start_time()));
-        if known || self.is_helper(&process, all) {
+        if known || self.is_helper(&process, all, programs) {
             return Ok(None);
         }
         match process.stat() {

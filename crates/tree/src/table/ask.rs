@@ -1,7 +1,8 @@
 //! Asking other processes to give pages up.
 //!
 //! A process that is short of memory asks those with the coldest pages. Requests are words of the
-//! table: the process asked takes its request over and answers with nothing but what it gives up.
+//! table: the process asked takes its request over and answers with nothing but what it gives up. Meanwhile it says down to
+//! which charge it goes, so that nobody asks for the same again.
 
 use super::{SlotNumber, SlotState, Table};
 use ebb_sys::clock::monotonic_ns;
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering::*;
 pub enum Asked {
     /// Another process was woken.
     Other(SlotNumber),
-    /// No other process has any to give.
+    /// No other process has any to give, or all that have are asked already.
     Nobody,
 }
 
@@ -59,9 +60,41 @@ impl ReclaimRequest {
 const MIN_DONOR_PAGES: i64 = 64;
 
 impl Table {
-    /// The request to `me`, taken over by the caller.
+    /// The request to `me`, taken over by the caller. If it is for any, [`has_given`](Self::has_given) follows.
     pub fn take_request(&self, me: SlotNumber) -> ReclaimRequest {
-        ReclaimRequest::unpack(self.slot(me).request.swap(0, SeqCst))
+        let slot = self.slot(me);
+        let gives = |request: ReclaimRequest| {
+            let charged = slot.charged.load(SeqCst);
+            let down_to = charged.saturating_sub(request.pages.into()).max(1);
+            slot.gives_down_to.store(down_to, SeqCst);
+            request
+        };
+        let seen = ReclaimRequest::unpack(slot.request.load(SeqCst));
+        if seen.pages == 0 {
+            return seen;
+        }
+        // Before the word is empty: at no time does neither tell of it. It may be asked for more meanwhile.
+        gives(seen);
+        gives(ReclaimRequest::unpack(slot.request.swap(0, SeqCst)))
+    }
+
+    /// `me` has given what it took over, or as much as it could.
+    pub fn has_given(&self, me: SlotNumber) {
+        self.slot(me).gives_down_to.store(0, SeqCst);
+    }
+
+    /// Pages that `whom` is asked for, or is giving now.
+    pub fn on_its_way(&self, whom: SlotNumber) -> i64 {
+        let slot = self.slot(whom);
+        let asked = ReclaimRequest::unpack(slot.request.load(SeqCst))
+            .pages
+            .into();
+        let charged = slot.charged.load(SeqCst).max(0);
+        let giving = match slot.gives_down_to.load(SeqCst) {
+            0 => 0,
+            down_to => charged.saturating_sub(down_to),
+        };
+        giving.max(asked).min(charged)
     }
 
     /// Whether `whom` has not taken what it is asked for.
@@ -78,14 +111,13 @@ impl Table {
     }
 
     /// Asks the other paging process with the coldest pages, or the largest where no process has published
-    /// how cold its pages are. `me` has found nothing more to give, however cold its pages are.
+    /// how cold its pages are. `me` has found nothing more to give, however cold its pages are. One that has not taken
+    /// an earlier request may be stopped: the next is asked.
     pub fn ask_reclaim(&self, me: SlotNumber, pages: u64) -> Asked {
-        let largest = || {
-            self.others(me)
-                .max_by_key(|&n| self.slot(n).charged.load(Relaxed))
-        };
+        let these = || self.others(me).filter(|&n| !self.is_asked(n));
+        let largest = || these().max_by_key(|&n| self.slot(n).charged.load(Relaxed));
         self.ask(
-            self.coldest(self.others(me), u64::MAX, monotonic_ns())
+            self.coldest(these(), u64::MAX, monotonic_ns())
                 .or_else(largest),
             ReclaimRequest::any(pages),
         )
@@ -244,6 +276,26 @@ mod tests {
             table.ask_colder(slots[0], before(301, 0), 50),
             Asked::Nobody
         );
+    }
+
+    /// Those with the oldest pages are frozen.
+    #[test]
+    fn who_does_not_take_a_request_leaves_the_next_to_be_asked() {
+        let (table, _fd) = Table::create(10_000, Config::default()).unwrap();
+        let slots = [0, 100, 0, 300].map(|since| {
+            let n = table.take_slot(StateWord::of(SlotState::Paging)).unwrap();
+            table.slot(n).coldest.store(since, SeqCst);
+            assert!(table.try_charge(n, 1000));
+            n
+        });
+        let ask = || table.ask_reclaim(slots[0], 5);
+        assert_eq!(
+            [ask(), ask(), ask()],
+            [1, 3, 2].map(|n| Asked::Other(slots[n]))
+        );
+        assert_eq!(ask(), Asked::Nobody);
+        assert_eq!(table.take_request(slots[2]).pages, 5);
+        assert_eq!(ask(), Asked::Other(slots[2]));
     }
 
     #[test]

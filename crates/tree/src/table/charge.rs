@@ -13,7 +13,9 @@
 //!
 //! While the budget is being lowered, it and the limit lose half of all pages that members give back, before these
 //! are free for anybody. Otherwise a busy program would charge them again at once, and the budget would never sink.
-//! The other half is for members that wait for room.
+//! The other half is for members that wait for room. Without a supervisor the budget stays ([`Member::end_reduction`]).
+//!
+//! [`Member::end_reduction`]: crate::Member::end_reduction
 //!
 //! # Invariant, when nothing is under way (checked by [`Table::drift`] = 0)
 //! charged = Σ charged of all slots.
@@ -276,6 +278,22 @@ impl Table {
             let measured = self.slot(me).measured.swap(0, SeqCst);
             self.limit.0.fetch_add(measured, SeqCst);
         });
+    }
+
+    /// A process that does not charge for itself counts with so many pages, and the limit leaves less by as many.
+    pub fn set_measured(&self, n: SlotNumber, pages: i64) {
+        let slot = self.slot(n);
+        let before = slot.measured.swap(pages, SeqCst);
+        let more = pages.saturating_sub(before);
+        self.limit.0.fetch_sub(more, SeqCst);
+        // It may have begun to charge for itself meanwhile.
+        if self.state(n).state == SlotState::Paging {
+            let measured = slot.measured.swap(0, SeqCst);
+            self.limit.0.fetch_add(measured, SeqCst);
+        }
+        if more < 0 {
+            self.wake_waiters();
+        }
     }
 
     /// See [`Member::fork_fits`](crate::Member::fork_fits).

@@ -57,7 +57,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"ebbtree\0");
 /// Raised with every change of layout or meaning.
-pub(crate) const VERSION: u32 = 20;
+pub(crate) const VERSION: u32 = 21;
 
 /// Whether the tree has to page yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +128,8 @@ pub(crate) struct Table {
     pub forked: AtomicI64,
     /// 1: a fork waits for the tree to page.
     pub paging_request: AtomicU32,
+    /// 1: a fork has waited for that in vain since the supervisor looked, or there is none.
+    pub unanswered: AtomicU32,
     /// The number of a process that waits for a place for a child; 0: none has since the
     /// supervisor looked.
     pub crowded: AtomicU32,
@@ -242,6 +244,8 @@ impl Table {
         slot.limits.set(Limits::default());
         slot.pool.store(0, Relaxed);
         slot.pool_oldest.store(0, Relaxed);
+        slot.request.store(0, SeqCst);
+        slot.gives_down_to.store(0, SeqCst);
         for word in [
             &slot.pool_data,
             &slot.pool_pages,

@@ -176,6 +176,8 @@ pub(crate) struct Slot {
     pub return_time_ns: AtomicU64,
     /// The request of others for pages: a packed [`ReclaimRequest`](super::ask::ReclaimRequest).
     pub request: AtomicU64,
+    /// The charge that it comes down to when it has given what it took over; 0: it gives nothing now.
+    pub gives_down_to: AtomicI64,
     /// Devices whose descriptors it holds, one bit a row. Set by the supervisor when it sends
     /// them, cleared by the process when it has closed them.
     pub attached: AtomicU32,
