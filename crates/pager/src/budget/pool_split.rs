@@ -32,7 +32,7 @@
 //! This is Mattson's stack distance (1970), with refaults as the only samples; and the rental of
 //! skis (Karlin and others, 1988).
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Ranks told apart, in steps.
 const RANKS: usize = 256;
@@ -79,14 +79,20 @@ pub struct PoolSplit {
 pub struct Costs {
     pool: AtomicU64,
     more: AtomicU64,
+    /// Faults from the pool since the split was last looked at.
+    from_pool: AtomicU32,
 }
+
+/// The cost of a fault from the pool that is assumed before any was measured, in ns.
+const USUAL_POOL_NS: u64 = 10_000;
 
 impl Costs {
     /// Before anything was measured.
     pub const fn new() -> Self {
         Self {
-            pool: AtomicU64::new(10_000),
+            pool: AtomicU64::new(USUAL_POOL_NS),
             more: AtomicU64::new(90_000),
+            from_pool: AtomicU32::new(0),
         }
     }
 
@@ -103,12 +109,25 @@ impl Costs {
         let (mean, ns) = if device {
             (&self.more, ns.saturating_sub(self.pool.load(Relaxed)))
         } else {
+            self.from_pool
+                .store(self.from_pool.load(Relaxed).saturating_add(1), Relaxed);
             (&self.pool, ns)
         };
         let old = mean.load(Relaxed);
         // A mean of 64 would follow the few that waited for something else. If one in four takes long, it does follow.
         let ns = ns.min(4 * old);
         mean.store(old - old / 64 + ns / 64, Relaxed);
+    }
+
+    /// The split is looked at. A cost that hardly any fault tells is believed less each time: the few that come from an
+    /// empty pool wait for what fills the devices, and nobody would ever learn otherwise.
+    fn looked_at(&self) {
+        const FEW: u32 = 16;
+        if self.from_pool.swap(0, Relaxed) < FEW {
+            let old = self.pool.load(Relaxed);
+            self.pool
+                .store(old - old / 16 + USUAL_POOL_NS / 16, Relaxed);
+        }
     }
 }
 
@@ -168,11 +187,11 @@ impl PoolSplit {
         self.share == 0
     }
 
-    /// Pages in a frame of the pool, in sixteenths, where it holds these pages in so many frames. Of a pool that holds
-    /// next to nothing it is what it was; at first two pages.
-    pub fn density(&mut self, pages: usize, frames: usize) -> usize {
-        const ENOUGH: usize = 16;
-        if frames >= ENOUGH {
+    /// Pages in a frame of the pool, in sixteenths, where it holds these pages in so many frames, of `budget` pages. Of a
+    /// pool that holds next to nothing it is what it was, as what stays is what nobody wants; at first two pages.
+    pub fn density(&mut self, pages: usize, frames: usize, budget: usize) -> usize {
+        const PART: usize = 32;
+        if frames > 0 && frames * PART >= budget {
             self.density = pages * 16 / frames;
         }
         self.density
@@ -220,6 +239,7 @@ impl PoolSplit {
         if self.seen < ENOUGH || resident < SET {
             return false;
         }
+        costs.looked_at();
         let near = costs.pool.load(Relaxed) + AROUND_NS;
         let far = near + costs.more.load(Relaxed);
         let through = near * THROUGH / 100;
@@ -382,9 +402,35 @@ mod tests {
     #[test]
     fn an_empty_pool_is_as_dense_as_it_was() {
         let mut split = PoolSplit::new();
-        assert_eq!(split.density(0, 0), 32);
-        assert_eq!(split.density(100, 99), 16);
-        assert_eq!(split.density(3, 1), 16);
+        assert_eq!(split.density(0, 0, 0), 32);
+        assert_eq!(split.density(0, 0, 3200), 32);
+        assert_eq!(split.density(100, 100, 3200), 16);
+        assert_eq!(split.density(99, 33, 3200), 16);
+    }
+
+    /// A working set for which the pool is right, after one that had no use of it. The last faults from the pool were dear,
+    /// as pages were written then.
+    #[test]
+    fn a_pool_that_was_given_up_comes_back() {
+        let (mut split, costs, budget) = (PoolSplit::new(), Costs::new(), 18_000);
+        split.share = 0;
+        (0..200).for_each(|_| costs.took(false, 40_000));
+        (0..500).for_each(|_| costs.took(true, 80_000));
+        let mut random = Random::new(3);
+        for _ in 0..400 {
+            let pool = split.limit(budget, budget, 0);
+            let resident = budget - pool;
+            let out = 28_000 - resident;
+            for _ in 0..400 {
+                let rank = random.below(out);
+                split.record_refault(rank, resident);
+                let from_pool = rank < pool * 5 / 2;
+                costs.took(!from_pool, if from_pool { 8_000 } else { 80_000 });
+            }
+            split.adjust((resident, 100), pool, 40, budget, &costs);
+            split.check();
+        }
+        assert!(split.share >= 8, "{}/16 for the pool", split.share);
     }
 
     #[test]

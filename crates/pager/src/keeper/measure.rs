@@ -59,9 +59,10 @@ impl<K: Kernel> Keeper<K> {
         let frames = (memory.pool_bytes as usize).div_ceil(PAGE_SIZE);
         // Of its data: emptied windows that it still holds say nothing of what others would hold.
         let data = (memory.pool_data_bytes as usize).div_ceil(PAGE_SIZE);
-        let density = state.pool_split.density(memory.pool_pages as usize, data);
         let refused = state.pages.refused();
         let budget = (state.charge.charged().max(0) as usize).saturating_sub(refused);
+        let pages = memory.pool_pages as usize;
+        let density = state.pool_split.density(pages, data, budget);
         let resident = state.pages.map().resident();
         let staged = state.pages.staged_frames();
         state.offer.set_price(self.costs().price(density));
