@@ -132,10 +132,14 @@ pub fn unmanaged(pid: u32) -> Option<(PathBuf, String)> {
     };
     let reason = match classify(&link, 0).ok()? {
         Kind::Unmanaged(reason) => reason.to_string(),
+        Kind::Managed if lacks_library(pid) && has_own("mnt", pid) => {
+            "it runs where other files are mounted (a sandbox, a container), and has not found the preload library"
+                .into()
+        }
         Kind::Managed if lacks_library(pid) => {
             "it has not loaded the preload library: what `sudo` and its like start does not".into()
         }
-        Kind::Managed if has_own_network(pid) => {
+        Kind::Managed if has_own("net", pid) => {
             "it runs in a network namespace of its own, from which `ebb run` cannot be reached"
                 .into()
         }
@@ -174,9 +178,9 @@ fn lacks_library(pid: u32) -> bool {
     libc.iter().any(|libc| maps.contains(libc)) && !maps.contains(LIBRARY)
 }
 
-/// Whether a process is in another network namespace than this one: the socket of `ebb run` has no file.
-fn has_own_network(pid: u32) -> bool {
-    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+/// Whether a process is in another namespace of this kind than this one. Of networks: the socket of `ebb run` has no file.
+fn has_own(kind: &str, pid: u32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/{kind}")).ok();
     let theirs = namespace(&pid.to_string());
     theirs.is_some() && theirs != namespace("self")
 }

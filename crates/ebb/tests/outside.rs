@@ -378,15 +378,20 @@ fn bubblewrap() {
     if !alone.ok() {
         return println!("skipped: no bubblewrap here: {}", alone.stderr);
     }
-    let managed = Under::budget(128 * MIB).run(&job);
-    managed.assert_same(&alone, "bubblewrap, bare");
-    let line = "it runs in a network namespace of its own";
-    assert_eq!(
-        managed.run.stderr.matches(line).count(),
-        1,
-        "{}",
-        managed.run.stderr
-    );
+    // Where the library lies there is nothing.
+    let binaries = ebb();
+    let binaries = binaries.parent().unwrap().display();
+    let hidden = format!("bwrap --ro-bind / / --proc /proc --dev /dev --tmpfs {binaries} --");
+    for (front, line) in [
+        (bare, "it runs in a network namespace of its own"),
+        (&hidden, "it runs where other files are mounted"),
+    ] {
+        let job = sandboxed(front, SANDBOXED).unwrap();
+        let managed = Under::budget(128 * MIB).run(&job);
+        managed.assert_same(&alone, front);
+        let said = &managed.run.stderr;
+        assert_eq!(said.matches(line).count(), 1, "{said}");
+    }
     let shared = "bwrap --unshare-all --share-net --ro-bind / / --proc /proc --dev /dev \
                   --dev-bind-try /dev/userfaultfd /dev/userfaultfd --";
     if Path::new("/dev/userfaultfd").exists() {

@@ -37,7 +37,9 @@ impl<K: Kernel> Base<K> {
     /// Says why and kills the program, or the child of `vfork` that calls; returns on a task of ours alone.
     pub fn kill(&self, member: Option<&Member>, why: &str) {
         if self.kernel.is_own_thread() {
-            if let Some(member) = member {
+            if let Some(member) = member
+                && self.lifecycle.tells_why()
+            {
                 member.last_message(why);
             }
             return self.kernel.kill_program();

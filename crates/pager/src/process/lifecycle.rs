@@ -53,6 +53,8 @@ pub struct Lifecycle {
     /// Flag for tests: memory is compared with the page map when the program has let it go
     /// ([`audit`](crate::process::audit)).
     auditing: AtomicBool,
+    /// Flag: it was said why the process is ended.
+    told_why: AtomicBool,
 }
 
 impl Lifecycle {
@@ -65,7 +67,13 @@ impl Lifecycle {
             descriptors: AtomicU32::new(UNTRIED),
             checking: AtomicBool::new(false),
             auditing: AtomicBool::new(false),
+            told_why: AtomicBool::new(false),
         }
+    }
+
+    /// Whether nobody has said yet why the process is ended: several threads may find so at a time.
+    pub fn tells_why(&self) -> bool {
+        !self.told_why.swap(true, SeqCst)
     }
 
     /// The constructor ran.
