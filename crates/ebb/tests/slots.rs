@@ -114,8 +114,8 @@ fn children_in_another_network_namespace_give_their_slots_back() {
     managed.assert_paged_within_budget("children in another network namespace");
 }
 
-/// All places are those of processes that live on: who pages and forks once more is refused in the end, as by the system
-/// where there are too many processes. Programs can be spawned.
+/// All places are those of processes that live on. A process that pages and forks once more is refused in the end, as the
+/// system refuses it where there are too many processes. Programs can be spawned.
 #[test]
 fn a_fork_without_a_place_fails() {
     if cannot_page() {

@@ -73,6 +73,10 @@ pub fn kernels(options: &Options) -> Result<bool> {
         ebb_harness::is_root(),
         "run it as root: guests read the machine's whole root directory"
     );
+    ensure!(
+        !tools::project().starts_with("/tmp"),
+        "guests have a /tmp of their own: check out the project elsewhere"
+    );
     setup::packages(&NEEDED)?;
     let all = checks::read(&options.check)?;
     let programs = checks::build(&all)?;

@@ -364,7 +364,7 @@ impl Space {
             })
     }
 
-    /// What a fork had frozen is no other's any more: those clusters are to be recompressed.
+    /// Objects that a fork had frozen are no other's any more: their clusters are to be recompressed.
     pub fn thawed(&self) {
         for number in 0..self.numbers.end() {
             if let Some(cluster) = lock(self.slot(number)).as_mut()

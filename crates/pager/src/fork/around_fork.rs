@@ -7,8 +7,8 @@
 //! 0. `make_ready` (the forking thread, before any lock): where the tree does not page yet and has
 //!    no room for all that the child might copy, it pages first. Copies in processes that do not
 //!    page are seen when the supervisor measures them, which may be late. Where it pages, and as
-//!    many processes as can be are managed already, the fork waits until one of them ends, and then
-//!    fails: all of them may be waiting so.
+//!    many processes as can be are managed already, the fork waits until one of them ends. After a
+//!    while it fails: all of them may be waiting so.
 //! 1. `before_fork` (the forking thread): asks the keeper to make the process quiescent. Pages that the budget could
 //!    not hold twice are evicted; no page is in transit or staged, as the staging area is not inherited; no thread of
 //!    ours is inside the engine. From that eviction to the end of the fork no fault is begun (`transit`). Then takes

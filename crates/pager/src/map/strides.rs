@@ -216,7 +216,7 @@ mod tests {
         assert!(hits >= 720 - 12, "{hits}");
     }
 
-    /// What a loop over few rows names in vain is no more than twice what it went.
+    /// A loop over few rows names no more pages in vain than twice what it went.
     #[test]
     fn little_is_named_in_vain() {
         let mut strides = Strides::new();

@@ -128,7 +128,7 @@ const REFUSED: Forking = Forking {
 /// As the kernel says that there are too many processes.
 const TOO_MANY: c_long = -(libc::EAGAIN as c_long);
 
-/// What is done in a fork's call, once the process is as ready for it as it gets.
+/// The deed in a fork's call, once the process is as ready for it as it gets.
 fn forking() -> Forking {
     match hooks::make_ready() {
         true => FORKING,

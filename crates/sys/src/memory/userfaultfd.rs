@@ -81,6 +81,13 @@ pub struct Fault {
     pub thread: u32,
 }
 
+impl Fault {
+    /// The address of the page.
+    pub fn page(&self) -> usize {
+        self.address & !(PAGE - 1)
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Message {

@@ -70,8 +70,9 @@ impl Process {
     /// ESRCH once it has been reaped; EIO if the text is not as expected.
     pub fn stat(&self) -> Result<Stat, Errno> {
         let stat = self.read_stat()?;
-        if stat.parent == 0 && stat.is_dead() {
-            // The kernel writes so of one that is reaped while it is read, too. That one is gone now.
+        if stat.parent == 0 {
+            // The kernel writes so of one that is reaped while it is read, too, with the state from before. That one is
+            // gone now.
             return self.read_stat();
         }
         Ok(stat)

@@ -1,5 +1,5 @@
-//! When the user is told that memory that cannot be paged is more than the budget: reclaim cannot keep such a tree to it,
-//! and without a line nobody would know. Once for each budget, and only after a moment: a program may be about to end.
+//! When the user is told that memory that cannot be paged is more than the budget. Reclaim cannot keep such a tree to its
+//! budget. The user is told once for each budget, and only after a moment: a program may be about to end.
 //!
 //! Not here: which memory that is (`stats`), and what becomes of processes that find no room (the pager's `oom`).
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How long it is so before the user is told.
 const PERSISTS: Duration = Duration::from_secs(2);
 
-/// What was seen and told.
+/// The record of what was seen and told.
 #[derive(Default)]
 pub(super) struct BeyondBudget {
     /// The time from which on it has been so, if it is.
@@ -22,7 +22,7 @@ pub(super) struct BeyondBudget {
 }
 
 impl BeyondBudget {
-    /// So many pages cannot be paged. Whether the user is to be told now.
+    /// Notes how many pages cannot be paged. Whether the user is to be told now.
     fn saw(&mut self, unmanaged: u64, budget: u64, now: Instant) -> bool {
         if unmanaged <= budget {
             self.since = None;

@@ -580,7 +580,7 @@ impl Supervisor {
         }
     }
 
-    /// Asks paging members to give up `excess` pages in all, with those that are on their way: each by how much it holds
+    /// Asks paging members to give up `excess` pages in all, with those that are on their way. Each gives by how much it holds
     /// and how long its coldest page has been idle. One page would cost a member as much as [`LOT`]: smaller parts are the
     /// largest one's. Where nothing comes, members that were asked may be stopped: the others are asked for all.
     fn distribute_excess(&mut self, excess: i64) {
@@ -658,7 +658,7 @@ mod tests {
         assert!(!member.may_request_paging());
     }
 
-    /// What a process pays for memory when it begins to charge is what the limit was lowered by for it.
+    /// A process that begins to charge pays for its memory as much as the limit was lowered by for it.
     #[test]
     fn what_is_measured_lowers_the_limit_whatever_is_under_way() {
         let supervisor = Supervisor::for_test(1000);

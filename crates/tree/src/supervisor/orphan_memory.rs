@@ -68,12 +68,12 @@ impl OrphanMemory {
             for fault in faults {
                 // Refused: there by now, no longer mapped, or changing: looked at again if it still faults.
                 if fault.protected {
-                    let _ = self.userfaultfd.protect(fault.address, PAGE, false);
+                    let _ = self.userfaultfd.protect(fault.page(), PAGE, false);
                 } else {
                     lost = true;
-                    let _ = self.userfaultfd.poison(fault.address, PAGE);
+                    let _ = self.userfaultfd.poison(fault.page(), PAGE);
                 }
-                let _ = self.userfaultfd.wake(fault.address, PAGE);
+                let _ = self.userfaultfd.wake(fault.page(), PAGE);
             }
         }
         lost
