@@ -153,9 +153,7 @@ impl<K: Kernel> FaultService<K> {
 
     /// Takes pages off the list that are the program's no more: it unmapped them without libc.
     fn forget_unmapped(&self, state: &mut State, start: usize, end: usize) {
-        state
-            .pages
-            .forget(Some((self.swap, self.cpu())), start, end);
+        state.pages.forget(Some(self.swap_here()), start, end);
         state.pages.give_back_tables();
         self.leave_to_program(state, start, end);
         self.counters()
@@ -241,9 +239,7 @@ impl<K: Kernel> FaultService<K> {
     /// Forgets a range that is the program's alone from now on. Children have of it what the program wishes.
     fn let_go(&self, state: &mut State, range: &Range) {
         let (start, end) = (range.start, range.end);
-        state
-            .pages
-            .forget(Some((self.swap, self.cpu())), start, end);
+        state.pages.forget(Some(self.swap_here()), start, end);
         state.pages.give_back_tables();
         match range.attributes.in_child.absent {
             true => state.ranges.remove(start, end),

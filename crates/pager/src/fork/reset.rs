@@ -93,7 +93,7 @@ impl<K: Kernel> Pager<K> {
             }
             locked
                 .pages
-                .forget(Some((parent.swap, parent.cpu())), range.start, range.end);
+                .forget(Some(parent.swap_here()), range.start, range.end);
             if kind.absent {
                 locked.ranges.remove(range.start, range.end);
             }

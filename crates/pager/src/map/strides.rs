@@ -106,20 +106,18 @@ impl Strides {
     /// A fault at this byte. The pages that its walk comes to, and that were not named yet.
     pub fn touched(&mut self, address: usize) -> Ahead {
         self.clock += 1;
-        let goes_on = self
-            .walks
-            .iter()
-            .position(|w| w.steps_to(address).is_some());
-        let walk = goes_on
-            .or_else(|| self.again(address))
-            .or_else(|| self.begin(address));
+        let mut walks = self.walks.iter().enumerate();
+        let goes_on = walks.find_map(|(walk, w)| Some((walk, w.steps_to(address)?)));
+        let walk = goes_on.or_else(|| {
+            let begins = self.again(address).or_else(|| self.begin(address))?;
+            Some((begins, 1))
+        });
         self.recent[self.clock as usize % RECENT] = address;
-        let Some(walk) = walk else {
+        let Some((walk, steps)) = walk else {
             return Ahead::new();
         };
         let walk = &mut self.walks[walk];
         walk.used = self.clock;
-        let steps = walk.steps_to(address).unwrap_or(1);
         walk.advance(address, steps)
     }
 

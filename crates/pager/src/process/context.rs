@@ -81,6 +81,12 @@ impl<K: Kernel> Context<K> {
         self.swap_space.processors.number(self.kernel.cpu())
     }
 
+    /// The engine, with the processor the caller runs on.
+    #[inline]
+    pub fn swap_here(&self) -> (&'static Swap, Cpu) {
+        (self.swap, self.cpu())
+    }
+
     /// Locks the state, on a thread of ours.
     #[inline]
     pub fn lock(&self) -> Locked {

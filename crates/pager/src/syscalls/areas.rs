@@ -12,7 +12,7 @@ impl<K: Kernel> Pager<K> {
     /// Forgets what was mapped in `start..end`; no page of it is in transit, and the memory itself is
     /// gone already.
     pub(crate) fn forget(&'static self, state: &mut Locked, start: usize, end: usize) {
-        let swap = self.process().map(|p| (p.swap, p.cpu()));
+        let swap = self.process().map(|p| p.swap_here());
         state.pages.forget(swap, start, end);
         self.unmap_shadows(&state.ranges, start, end);
         state.ranges.remove(start, end);

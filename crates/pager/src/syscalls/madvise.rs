@@ -289,7 +289,7 @@ impl<K: Kernel> Pager<K> {
                 }
                 if advice != GUARD_REMOVE {
                     // Asked here: while the lock was dropped the process may have begun to page.
-                    let swap = self.process().map(|p| (p.swap, p.cpu()));
+                    let swap = self.process().map(|p| p.swap_here());
                     state.pages.forget(swap, at, stop);
                 }
             }

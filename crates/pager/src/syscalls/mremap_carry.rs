@@ -97,7 +97,7 @@ impl<K: Kernel> Pager<K> {
         let protection = piece.attributes.protection;
         let keyed = piece.attributes.pinned.keyed;
         let (mut at, end) = (PageNumber::of(old), PageNumber::of(old + len));
-        let swap = self.process().map(|p| (p.swap, p.cpu()));
+        let swap = self.process().map(|p| p.swap_here());
         let mut opened = false;
         loop {
             let mut next = None;

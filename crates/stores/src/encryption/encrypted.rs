@@ -16,6 +16,7 @@ use super::xts::Tweak;
 use crate::file::{BOUNCE_PAGES, LANES};
 use crate::transfer::batch::{Cursor, PIECES, Piece, Round, Shape};
 use crate::transfer::bounce::{Bounce, StackPage};
+use crate::transfer::one_by_one::OneByOne;
 use ebb_engine::PAGE_SIZE;
 use ebb_engine::env::{IoError, ReadOp, Store, WriteOp};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -149,23 +150,19 @@ impl<S: Store> Encrypted<S> {
         ops: &[WriteOp<'_>],
         results: &mut [Result<(), IoError>],
     ) {
-        let mut all = Ok(());
+        let mut singly = OneByOne::new();
         for piece in pieces {
             let at = piece.bounce.unwrap_or(0);
             let op = WriteOp {
                 slot: ops[piece.op].slot + (piece.at / PAGE_SIZE) as u64,
                 data: &buffer[at..at + piece.len],
             };
-            let written = all.and_then(|()| {
+            let written = singly.make(|| {
                 let mut alone = [Ok(())];
                 self.inner.write(&[op], &mut alone);
                 alone[0]
             });
             results[piece.op] = results[piece.op].and(written);
-            // An error that is not the piece's alone is that of the next ones, too.
-            if !written.is_err_and(IoError::is_of_one) {
-                all = written;
-            }
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::FileStore;
 use super::lane::Mover;
 use crate::transfer::batch::{PIECES, Piece, Round, Run};
+use crate::transfer::one_by_one::OneByOne;
 use ebb_engine::env::{IoError, ReadOp, WriteOp};
 use ebb_sys::batch_reads::Read;
 use ebb_sys::{block_device, clock};
@@ -54,17 +55,13 @@ impl FileStore {
         for run in round.runs() {
             let moved = rustix::io::pwritev(fd, &segments[run.pieces()], run.offset);
             if moved != Ok(run.len) {
-                let (mut offset, mut all) = (run.offset, Ok(()));
+                let (mut offset, mut singly) = (run.offset, OneByOne::new());
                 for (piece, segment) in pieces_of(round, run).zip(&segments[run.pieces()]) {
-                    let written = all.and_then(|()| {
+                    let written = singly.make(|| {
                         write_whole(fd, segment, offset).map_err(|errno| self.failed(fd, errno))
                     });
                     if written.is_err() {
                         results[piece.op] = written;
-                    }
-                    // An error that is not the piece's alone is that of the next ones, too.
-                    if !written.is_err_and(IoError::is_of_one) {
-                        all = written;
                     }
                     offset += piece.len as u64;
                 }

@@ -2,3 +2,4 @@
 
 pub mod batch;
 pub mod bounce;
+pub mod one_by_one;

@@ -706,7 +706,7 @@ mod tests {
         table.has_given(first);
         supervisor.distribute_excess(excess());
         assert_eq!(members.map(|n| table.on_its_way(n)).iter().sum::<i64>(), 40);
-        // Whoever has it is stopped.
+        // The member that has it is stopped.
         let stopped = members.into_iter().find(|&n| table.is_asked(n)).unwrap();
         assert_eq!(table.take_request(stopped).pages, 40);
         let other = if stopped == first { second } else { first };
